@@ -1,0 +1,31 @@
+"""plures: personalized federated learning.
+
+>>> import plures
+>>> federation = plures.data.load("digits", num_clients=8)
+>>> model = plures.models.linear.softmax(federation.shape, federation.num_outputs)
+>>> run = plures.run(plures.methods.fedavg.fedavg(model), federation, rounds=2)
+>>> run.clients.height
+8
+"""
+
+from __future__ import annotations
+
+from plures import channel, data, methods, models, personalize
+from plures._version import __version__
+from plures.engine import run
+from plures.types import Method, Model, Plan, Prelude, Weights
+
+__all__ = [
+    "Method",
+    "Model",
+    "Plan",
+    "Prelude",
+    "Weights",
+    "__version__",
+    "channel",
+    "data",
+    "methods",
+    "models",
+    "personalize",
+    "run",
+]

@@ -1,0 +1,82 @@
+"""Checks at the border: every inconsistency of given arrays is refused in one clear line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from plures.errors import BadData, BadValue, UnknownChoice
+
+
+def check_arrays(
+    x: NDArray[Any], y: NDArray[Any], client: NDArray[Any], task: str, num_classes: int | None
+) -> int:
+    """The number of classes (0 for regression), or an error that names what is wrong."""
+    if not len(x) == len(y) == len(client):
+        raise BadData(
+            f"x, y and client must be equally long, got {len(x)}, {len(y)} and {len(client)} examples"
+        )
+    if not len(x):
+        raise BadData("there are no examples; give at least one")
+    _check_finite("x", x)
+    _check_finite("y", y)
+    if task == "regression":
+        return 0
+    return _check_classes(y, num_classes)
+
+
+def _check_finite(name: str, values: NDArray[Any]) -> None:
+    if values.dtype.kind not in "fiub":
+        raise BadData(f"{name} must hold numbers, got dtype {values.dtype}")
+    if values.dtype.kind == "f":
+        bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+        if len(bad):
+            raise BadData(f"{name} holds NaN or infinity in {len(bad)} rows, the first is row {bad[0]}")
+
+
+def _check_classes(y: NDArray[Any], num_classes: int | None) -> int:
+    if y.dtype.kind == "f" and (y != np.floor(y)).any():
+        raise BadData("labels must be whole numbers for classification; for real targets use task='regression'")
+    low, high = int(y.min()), int(y.max())
+    known = high + 1 if num_classes is None else num_classes
+    if low < 0 or high >= known:
+        raise BadData(f"labels must lie in 0..{known - 1}, found {low if low < 0 else high}")
+    return known
+
+
+def check_shares(shares: Sequence[float]) -> None:
+    """Refuse shares that are not three non-negative numbers adding up to 1 with some left to train."""
+    fine = len(shares) == 3 and min(shares) >= 0 and abs(sum(shares) - 1) < 1e-6 and shares[0] > 0
+    if not fine:
+        raise BadValue("shares", tuple(shares), "three numbers >= 0 that add up to 1, the first above 0")
+
+
+def split_codes(split: ArrayLike, length: int, splits: Sequence[str]) -> NDArray[np.int64]:
+    """0, 1, 2 for "train", "valid", "test"."""
+    given = np.asarray(split).astype(str)
+    if len(given) != length:
+        raise BadData(f"split must have one entry per example, got {len(given)} for {length}")
+    for word in np.unique(given):
+        if word not in splits:
+            raise UnknownChoice("split", str(word), splits)
+    words, inverse = np.unique(given, return_inverse=True)
+    return np.array([list(splits).index(word) for word in words], np.int64)[inverse]
+
+
+def one_per_client(
+    what: str, given: Mapping[str, int] | None, names: NDArray[Any]
+) -> NDArray[np.int64] | None:
+    """The number of every client in order, or an error that names the first client without one."""
+    if given is None:
+        return None
+    numbers = {str(name): int(number) for name, number in given.items()}
+    for name in names:
+        if str(name) not in numbers:
+            raise BadData(f"client '{name}' has no {what}; give every client one, or none at all")
+    found = np.array([numbers[str(name)] for name in names], np.int64)
+    if found.min() < 0:
+        raise BadData(f"{what} numbers start at 0, found {found.min()}")
+    return found

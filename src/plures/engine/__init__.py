@@ -1,0 +1,24 @@
+"""The engine: loops, vectorization, randomness, cohorts, evaluation and records. It names no method."""
+
+from plures.engine.cohort import Everyone, Uniform, Weighted
+from plures.engine.executors import Executor, chunked, one_by_one, vectorized
+from plures.engine.result import Progress, Run, Served
+from plures.engine.run import Runner, Settings, run
+from plures.engine.state import State
+
+__all__ = [
+    "Everyone",
+    "Executor",
+    "Progress",
+    "Run",
+    "Runner",
+    "Served",
+    "Settings",
+    "State",
+    "Uniform",
+    "Weighted",
+    "chunked",
+    "one_by_one",
+    "run",
+    "vectorized",
+]

@@ -1,0 +1,149 @@
+"""Atomic checkpoints: a folder appears under its final name only when all of it is on the disk.
+
+Arrays go to safetensors, records to parquet; nothing is ever pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from plures import tree
+from plures.engine.state import State
+from plures.errors import BadFile
+from plures.records import Record, Scores, Visits
+
+VERSION = 1
+
+
+def save(folder: Path, state: State, record: Record, rows: list[Path]) -> Path:
+    """Write a checkpoint, then remove older ones; an error or a kill leaves the last one as it was."""
+    folder.mkdir(parents=True, exist_ok=True)
+    final = folder / f"round-{int(state.round):08d}"
+    scratch = Path(tempfile.mkdtemp(prefix="writing-", dir=folder))
+    try:
+        save_file(_arrays(state), scratch / "state.safetensors")
+        _write_record(scratch, record)
+        for file in rows:
+            shutil.copyfile(file, scratch / file.name)
+        about = {"version": VERSION, "round": int(state.round)}
+        (scratch / "about.json").write_text(json.dumps(about))
+        _to_disk(scratch)
+        if final.exists():
+            shutil.rmtree(final)
+        scratch.rename(final)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    _to_disk(folder)
+    for old in folder.glob("round-*"):
+        if old != final:
+            shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest whole checkpoint of a folder, if there is one."""
+    found = sorted(folder.glob("round-*"))
+    return found[-1] if found else None
+
+
+def round_of(path: Path) -> int:
+    """The round a checkpoint was written after."""
+    try:
+        about = json.loads((path / "about.json").read_text())
+    except (OSError, ValueError) as error:
+        raise BadFile(f"{path} is not a checkpoint: {error}") from error
+    if about.get("version") != VERSION:
+        raise BadFile(f"{path} has checkpoint version {about.get('version')}; this release reads {VERSION}")
+    return int(about["round"])
+
+
+def load(path: Path, template: Any) -> tuple[State, Record]:
+    """The state and record of a checkpoint; ``template`` gives the structure."""
+    try:
+        arrays = load_file(path / "state.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise BadFile(f"{path} is damaged: {error}") from error
+    if (path / "rows-0.bin").exists():
+        template = template._replace(private=())
+    names, leaves = tree.paths(template), jax.tree.leaves(template)
+    missing = [name for name in names if name not in arrays]
+    if missing or len(names) != len(arrays):
+        raise BadFile(f"{path} was written by another method or model (it has no '{(missing or names)[0]}')")
+    found = [_restored(arrays[name], leaf) for name, leaf in zip(names, leaves, strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(template), found), _read_record(path)
+
+
+def restore_rows(path: Path, folder: Path) -> None:
+    """Copy a checkpoint's private rows back to the store's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in path.glob("rows-*.bin"):
+        shutil.copyfile(file, folder / file.name)
+
+
+def _arrays(state: State) -> dict[str, np.ndarray]:
+    leaves = [_plain(leaf) for leaf in jax.tree.leaves(state)]
+    return dict(zip(tree.paths(state), leaves, strict=True))
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    return np.ascontiguousarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _restored(array: np.ndarray, like: Any) -> Any:
+    if _is_key(like):
+        return jax.random.wrap_key_data(jnp.asarray(array))
+    if array.shape != like.shape or array.dtype != like.dtype:
+        raise BadFile(f"a checkpointed array is {array.dtype}{array.shape}, wanted {like.dtype}{like.shape}")
+    return jnp.asarray(array)
+
+
+def _write_record(folder: Path, record: Record) -> None:
+    record.table().write_parquet(folder / "scores.parquet")
+    record.info_table().write_parquet(folder / "info.parquet")
+    past = [{**vars(one), "visits": one.visits.tolist()} for one in record.past]
+    (folder / "past.json").write_text(json.dumps(past))
+
+
+def _read_record(folder: Path) -> Record:
+    import polars as pl
+
+    scores = pl.read_parquet(folder / "scores.parquet")
+    blocks = []
+    for (round_, kind, split), part in scores.group_by(["round", "kind", "split"], maintain_order=True):
+        by_metric = {
+            str(name): one for (name,), one in part.group_by(["metric"], maintain_order=True)
+        }
+        uid = next(iter(by_metric.values()))["uid"].to_numpy()
+        metrics = {name: one["value"].to_numpy() for name, one in by_metric.items()}
+        blocks.append(Scores(int(str(round_)), str(kind), str(split), uid, metrics))
+    info = tuple(pl.read_parquet(folder / "info.parquet").iter_rows())
+    past = json.loads((folder / "past.json").read_text())
+    visits = tuple(Visits(**{**one, "visits": np.array(one["visits"])}) for one in past)
+    return Record(tuple(blocks), info, visits)
+
+
+def _to_disk(folder: Path) -> None:
+    """Make sure names and contents survive a power cut."""
+    for path in [*folder.iterdir(), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+

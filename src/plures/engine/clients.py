@@ -1,0 +1,128 @@
+"""A federation as the engine holds it: flat arrays shared by all, and a small placement per client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from plures.data.federation import Federation
+from plures.errors import BadData
+from plures.types import Data, Rows
+
+TRAIN, VALID, TEST = 0, 1, 2
+
+
+class Arrays(NamedTuple):
+    """All examples of all clients."""
+
+    x: Array
+    y: Array
+
+
+class Place(NamedTuple):
+    """Where one client's rows lie (train, valid, test), and who it is; stacked on axis 0 for many clients."""
+
+    start: Array
+    count: Array
+    uid: Array
+    domain: Array
+    group: Array
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Static facts: the most rows any client has per split, and whether all have equally many."""
+
+    capacity: tuple[int, int, int]
+    equal: tuple[bool, bool, bool]
+
+
+def layout_of(federation: Federation) -> Layout:
+    """The static facts of a federation."""
+    most, least = federation.count.max(0), federation.count.min(0)
+    high = (int(most[0]), int(most[1]), int(most[2]))
+    same = most == least
+    return Layout(high, (bool(same[0]), bool(same[1]), bool(same[2])))
+
+
+def on_device(federation: Federation) -> tuple[Arrays, Place]:
+    """The federation's numbers as device arrays (32-bit)."""
+    if len(federation.x) >= 2**31:
+        raise BadData(f"a federation may hold at most 2^31 examples, got {len(federation.x)}")
+    none = np.full(federation.num_clients, -1)
+    domain = none if federation.domain is None else federation.domain
+    group = none if federation.group is None else federation.group
+    numbers = (federation.start, federation.count, federation.uid, domain, group)
+    return Arrays(_floats(federation.x), _floats(federation.y)), Place(
+        *(jnp.asarray(values, jnp.int32) for values in numbers)
+    )
+
+
+def _floats(values: np.ndarray) -> Array:
+    return jnp.asarray(values, jnp.float32 if values.dtype.kind == "f" else jnp.int32)
+
+
+def rows(layout: Layout, arrays: Arrays, place: Place, split: int) -> Rows:
+    """One client's rows of one split."""
+    capacity = layout.capacity[split]
+    count = capacity if layout.equal[split] else place.count[split]
+    return Rows(arrays.x, arrays.y, place.start[split], count, capacity)
+
+
+def view(layout: Layout, arrays: Arrays, place: Place) -> Data:
+    """One client's data as a method sees them."""
+    return Data(
+        rows(layout, arrays, place, TRAIN), rows(layout, arrays, place, VALID), place.domain, place.group
+    )
+
+
+def cut_out(layout: Layout, arrays: Arrays, place: Place) -> tuple[Arrays, Place]:
+    """One client's rows alone, each split padded to its capacity with NaN (floats) or zeros (integers)."""
+    starts = np.cumsum([0, *layout.capacity[:2]])
+    parts = [_padded(arrays, place, split, layout.capacity[split]) for split in (TRAIN, VALID, TEST)]
+    alone = Arrays(jnp.concatenate([p.x for p in parts]), jnp.concatenate([p.y for p in parts]))
+    return alone, place._replace(start=jnp.asarray(starts, jnp.int32))
+
+
+def _padded(arrays: Arrays, place: Place, split: int, capacity: int) -> Arrays:
+    first, count = int(place.start[split]), int(place.count[split])
+
+    def cut(values: Array) -> Array:
+        blank = jnp.nan if jnp.issubdtype(values.dtype, jnp.floating) else 0
+        fill = jnp.full((capacity - count, *values.shape[1:]), blank, values.dtype)
+        return jnp.concatenate([values[first : first + count], fill])
+
+    return Arrays(cut(arrays.x), cut(arrays.y))
+
+
+def together(seen: Federation, unseen: Federation) -> Federation:
+    """Both federations as one; examples are copied only if they are not shared already."""
+
+    if (seen.shape, seen.task, seen.y.shape[1:]) != (unseen.shape, unseen.task, unseen.y.shape[1:]):
+        raise BadData(
+            f"seen and unseen clients must have inputs and labels of one shape and task, got {seen.shape} "
+            f"{seen.task} and {unseen.shape} {unseen.task}"
+        )
+    if set(seen.uid) & set(unseen.uid):
+        raise BadData("seen and unseen clients share uids; make both with hold_out")
+    shared = seen.x is unseen.x
+    shift = 0 if shared else len(seen.x)
+
+    def both(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
+        return None if a is None or b is None else np.concatenate([a, b])
+
+    return replace(
+        seen,
+        x=seen.x if shared else np.concatenate([seen.x, unseen.x]),
+        y=seen.y if shared else np.concatenate([seen.y, unseen.y]),
+        start=np.concatenate([seen.start, unseen.start + shift]),
+        count=np.concatenate([seen.count, unseen.count]),
+        uid=np.concatenate([seen.uid, unseen.uid]),
+        names=seen.names + unseen.names,
+        group=both(seen.group, unseen.group),
+        domain=both(seen.domain, unseen.domain),
+    )

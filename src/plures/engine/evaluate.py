@@ -1,0 +1,59 @@
+"""Scores of every client: personal and common models apart, on valid and test rows."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+from jax import Array
+
+from plures.engine.clients import TEST, VALID, Arrays, rows, view
+from plures.engine.round import Client, Setup, private_of
+from plures.keys import Purpose, derive
+from plures.local import outputs_of
+from plures.types import Tree
+
+Scores = dict[str, dict[str, dict[str, Array]]]
+"""kind ("personal", "global") -> split ("valid", "test") -> metric -> one number per client."""
+
+
+def score(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Scores:
+    """The scores of all the clients given."""
+    if setup.executor.on_host:
+        found: Scores = setup.executor.run(score_one, setup, arrays, server, clients)
+        return found
+    return _score(setup, arrays, server, clients)
+
+
+@partial(jax.jit, static_argnums=0)
+def _score(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Any:
+    return setup.executor.run(score_one, setup, arrays, server, clients)
+
+
+def score_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Scores:
+    """One client's scores: what it is served and, where there is one, the model common to all."""
+    method = setup.method
+    served = {"personal": serve_one(setup, arrays, server, client)}
+    if method.common is not None:
+        served["global"] = method.common(method.offered(server, client.place.uid))
+    return {kind: _metrics(setup, arrays, client, one) for kind, one in served.items()}
+
+
+def serve_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Tree:
+    """What one client predicts with."""
+    method, uid = setup.method, client.place.uid
+    private = private_of(method, server, client)
+    key = derive(client.key, Purpose.SERVE, client.round, uid)
+    data = view(setup.layout, arrays, client.place)
+    return method.serve(key, method.offered(server, uid), private, data)
+
+
+def _metrics(setup: Setup, arrays: Arrays, client: Client, served: Tree) -> dict[str, dict[str, Array]]:
+    method = setup.method
+    found = {}
+    for name, split in (("valid", VALID), ("test", TEST)):
+        own = rows(setup.layout, arrays, client.place, split)
+        outputs, (_, y, mask) = outputs_of(method.predict, served, own), own.all()
+        found[name] = {metric: of(outputs, y, mask) for metric, of in method.model.metrics.items()}
+    return found

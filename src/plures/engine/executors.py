@@ -1,0 +1,158 @@
+"""How one client's function is run for many: all at once, in chunks, or one by one.
+
+Executors never change results, only time and memory. Clients are sorted by work before they are put into
+chunks, and a chunk is done when its largest client is: so that nobody pays for the largest of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from plures import tree
+from plures.engine.clients import Arrays, Layout, cut_out
+from plures.errors import BadValue, ClientFailure, UnknownChoice
+from plures.types import Tree
+
+ClientFunction: TypeAlias = Callable[[Any, Arrays, Tree, Any], Tree]
+"""(setup, arrays, server, client) -> result, for one client; ``client`` has a ``place``."""
+
+
+@dataclass(frozen=True)
+class Executor:
+    """``size`` clients at a time; None is all at once, 0 is one by one outside ``jit`` (to debug)."""
+
+    size: int | None
+
+    @property
+    def on_host(self) -> bool:
+        """Whether clients run in a Python loop."""
+        return self.size == 0
+
+    def run(
+        self,
+        function: ClientFunction,
+        setup: Any,
+        arrays: Arrays,
+        server: Tree,
+        clients: Any,
+    ) -> Tree:
+        """The function's results for all clients, stacked on axis 0."""
+        if self.on_host:
+            return _one_by_one(function, setup, arrays, server, clients)
+        mapped = partial(function, setup, arrays, server)
+        total = clients.place.uid.shape[0]
+        if self.size is None or self.size >= total:
+            return jax.vmap(mapped)(clients)
+        if self.size == 1:
+            return jax.lax.map(mapped, clients)
+        return _chunked(mapped, clients, self.size)
+
+
+vectorized = Executor(None)
+one_by_one = Executor(0)
+
+
+def chunked(size: int) -> Executor:
+    """Chunks of ``size`` clients, one chunk after another."""
+    if size < 1:
+        raise BadValue("chunk size", size, "1 or more")
+    return Executor(size)
+
+
+def executor(given: Executor | str) -> Executor | None:
+    """An executor by name: "vectorized", "chunked:8", "one_by_one"; None for "auto".
+
+    >>> executor("chunked:8")
+    Executor(size=8)
+    """
+    if isinstance(given, Executor):
+        return given
+    kind, _, size = given.partition(":")
+    if kind == "chunked":
+        if not size.isdigit():
+            raise BadValue("executor", given, "chunked:NUMBER, for example chunked:8")
+        return chunked(int(size))
+    named = {"auto": None, "vectorized": vectorized, "one_by_one": one_by_one}
+    if kind not in named:
+        raise UnknownChoice("executor", given, [*named, "chunked:NUMBER"])
+    return named[kind]
+
+
+CACHE_BYTES = 2**20
+WASTE = 0.2
+
+
+def choose(message_bytes: int, work: Sequence[int], cohort_size: int) -> Executor:
+    """A good executor for this machine: from what a client downloads, and how unequal the clients are.
+
+    On a CPU a model that outgrows the cache is best trained client after client. Otherwise clients run
+    side by side, in the largest chunks that leave at most a fifth of their steps idle.
+    """
+    on_cpu = jax.default_backend() == "cpu"
+    if on_cpu and message_bytes > CACHE_BYTES:
+        return chunked(1)
+    fewest = 1 if on_cpu else 16
+    for chunks in range(1, cohort_size + 1):
+        size = -(-cohort_size // chunks)
+        if size <= fewest:
+            return chunked(max(min(fewest, cohort_size), 1))
+        if idle_share(work, cohort_size, size) <= WASTE:
+            return vectorized if chunks == 1 else chunked(size)
+    return vectorized
+
+
+def idle_share(work: Sequence[int], cohort_size: int, size: int) -> float:
+    """The share of steps spent waiting for a chunk's largest client, for a typical cohort."""
+    spread = np.quantile(np.asarray(work, float), (np.arange(cohort_size) + 0.5) / cohort_size)[::-1]
+    chunks = [spread[i : i + size] for i in range(0, cohort_size, size)]
+    spent = sum(len(chunk) * chunk.max() for chunk in chunks)
+    return 0.0 if spent == 0 else float(1 - spread.sum() / spent)
+
+
+def _chunked(mapped: Callable[[Any], Tree], clients: Any, size: int) -> Tree:
+    """Largest clients first; the last chunk is filled up with repeats that are thrown away."""
+    total = clients.place.uid.shape[0]
+    order = jnp.argsort(-clients.place.count.sum(-1), stable=True)
+    padded = jnp.concatenate([order, jnp.repeat(order[-1:], -total % size)])
+    chunks = jax.tree.map(lambda leaf: leaf[padded].reshape(-1, size, *leaf.shape[1:]), clients)
+    results = jax.lax.map(jax.vmap(mapped), chunks)
+    back = jnp.argsort(order)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:total][back], results)
+
+
+def _one_by_one(
+    function: ClientFunction, setup: Any, arrays: Arrays, server: Tree, clients: Any
+) -> Tree:
+    results = []
+    for index in range(clients.place.uid.shape[0]):
+        one = tree.at(clients, index)
+        alone, place = cut_out(setup.layout, arrays, one.place)
+        one = one._replace(place=place)
+        try:
+            results.append(_call(function, setup, alone, server, one))
+        except Exception as error:
+            raise ClientFailure(_account(function, setup.layout, one, server, error)) from error
+    return tree.stack(results)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _call(function: ClientFunction, setup: Any, arrays: Arrays, server: Tree, one: Any) -> Tree:
+    return function(setup, arrays, server, one)
+
+
+def _account(function: Any, layout: Layout, one: Any, server: Tree, error: Exception) -> str:
+    stage = function.__name__.removesuffix("_one").replace("_", " ")
+    rows = [int(n) for n in one.place.count]
+    return (
+        f"{stage} failed in round {int(one.round)} for the client with uid {int(one.place.uid)} "
+        f"(train, valid, test rows: {rows}): {type(error).__name__}: {str(error).splitlines()[0]}\n"
+        f"  server: {tree.describe(server)}\n  private: {tree.describe(one.private)}"
+    )

@@ -1,0 +1,112 @@
+"""The result of a run: its state, its record, a row per client, and a model for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from plures import tree
+from plures.engine.evaluate import serve_one
+from plures.engine.state import State
+from plures.errors import BadValue
+from plures.records import Record
+from plures.types import Tree
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from plures.engine.run import Runner
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is, for whoever shows it."""
+
+    round: int
+    rounds: int
+    num_bytes: int
+    metric: str
+    score: float | None
+    seconds: float
+    rounds_per_second: float
+
+
+@dataclass(frozen=True)
+class Served:
+    """One client's model."""
+
+    weights: Tree
+    apply: Callable[[Tree, Array], Array]
+
+    def predict(self, x: Any) -> Array:
+        """The model's outputs for some inputs."""
+        return self.apply(self.weights, jnp.asarray(x))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    runner: Runner
+    state: State
+    record: Record
+    seconds: float
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that crossed the network, all clients together."""
+        return int(sum((one.bytes_down + one.bytes_up).sum() for one in self._visits()))
+
+    @property
+    def clients(self) -> pl.DataFrame:
+        """A row per client: who it is, what it has, its final scores, its traffic."""
+        import polars as pl
+
+        runner = self.runner
+        everyone, num_seen = runner.everyone, runner.num_seen
+        nothing = [None] * everyone.num_clients
+        columns: dict[str, Any] = {
+            "uid": everyone.uid,
+            "name": list(everyone.names),
+            "seen": everyone.uid < num_seen,
+            "group": nothing if everyone.group is None else everyone.group,
+            "train_rows": everyone.count[:, 0],
+            "valid_rows": everyone.count[:, 1],
+            "test_rows": everyone.count[:, 2],
+        }
+        extra = np.zeros(everyone.num_clients - num_seen, np.int64)
+        visits = self._visits()
+        columns["rounds"] = np.concatenate([sum(one.visits for one in visits), extra])
+        columns["bytes_down"] = np.concatenate([sum(one.bytes_down for one in visits), extra])
+        columns["bytes_up"] = np.concatenate([sum(one.bytes_up for one in visits), extra])
+        for kind in ("personal", "global"):
+            for split in ("valid", "test"):
+                found = self.record.latest(kind, split)
+                for name, values in ({} if found is None else found.metrics).items():
+                    columns[f"{kind}_{split}_{name}"] = values
+        return pl.DataFrame(columns, schema_overrides={"group": pl.Int64}).fill_nan(None)
+
+    def model_for(self, uid: int) -> Served:
+        """What the client with this uid predicts with: ``run.model_for(3).predict(x)``."""
+        runner, state = self.runner, self.state
+        if not 0 <= uid < runner.everyone.num_clients:
+            raise BadValue("uid", uid, f"between 0 and {runner.everyone.num_clients - 1}")
+        setup = runner.setup(runner.phases[-1])
+        known = uid < runner.num_seen
+        table = runner.store.get(np.array([uid if known else 0])) if runner.store else None
+        private = table if table is not None else tree.at(state.private, slice(uid, uid + 1))
+        if not known and table is None:
+            private = tree.zeros_like(tree.at(state.private, slice(0, 1)))
+        visits = state.visits[uid : uid + 1] if known else jnp.zeros(1, jnp.int32)
+        client = tree.at(runner.clients(state._replace(visits=visits), private, slice(uid, uid + 1)), 0)
+        served = partial(serve_one, setup)(runner.arrays, state.server, client)
+        return Served(served, runner.method.predict)
+
+    def _visits(self) -> list[Any]:
+        return [*self.record.past, self.runner.visits(self.runner.phases[-1], self.state)]

@@ -1,0 +1,101 @@
+"""The life of one round: send, train, channel, merge, settle.
+
+Functions named ``*_one`` are for ONE client; the executor maps them over the cohort.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+from jax import Array
+
+from plures import tree
+from plures.engine.clients import TRAIN, Arrays, Layout, Place, view
+from plures.engine.cohort import Cohort
+from plures.engine.executors import Executor
+from plures.keys import Purpose, derive
+from plures.types import Channel, Info, Key, Method, Tree
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that stays the same during a run; hashable, so that ``jit`` compiles once per setup."""
+
+    method: Method
+    layout: Layout
+    executor: Executor
+    cohort: Cohort
+    channels: tuple[Channel, ...] = ()
+
+
+class Client(NamedTuple):
+    """One client in one round (a cohort: stacked on axis 0)."""
+
+    place: Place
+    private: Tree
+    visits: Array  # rounds it took part in so far; 0 = it has not joined yet
+    round: Array
+    key: Key  # the run's key, from which the client's own keys are derived
+
+
+def one_round(
+    setup: Setup, arrays: Arrays, server: Tree, cohort: Client, key: Key, round_: Array
+) -> tuple[Tree, Tree, Info]:
+    """The server state and the cohort's private rows after one round, and what was learned on the way."""
+    method, executor = setup.method, setup.executor
+
+    def exchange(turn: Array | int, carry: tuple[Tree, Client, Info]) -> tuple[Tree, Client, Info]:
+        server, cohort, _ = carry
+        uploads, private, info = executor.run(train_one, setup, arrays, server, cohort)
+        weights = cohort.place.count[:, TRAIN].astype(float)
+        for number, channel in enumerate(setup.channels):
+            noise = jax.random.fold_in(derive(key, Purpose.CHANNEL, round_, number), turn)
+            uploads, weights = channel(noise, uploads, weights, cohort.place.uid)
+        server = method.merge(server, uploads, weights, cohort.place.uid)
+        return server, joined(cohort, private), info
+
+    server, cohort, info = _turns(method, executor, exchange, exchange(0, (server, cohort, {})))
+    if method.settle is not None:
+        private = executor.run(settle_one, setup, arrays, server, cohort)
+        cohort = cohort._replace(private=private)
+    return server, cohort.private, info
+
+
+def train_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> tuple[Tree, Tree, Info]:
+    """One client's part: join if it is new, receive, train."""
+    method, uid = setup.method, client.place.uid
+    private = private_of(method, server, client)
+    key = derive(client.key, Purpose.TRAIN, client.round, uid)
+    return method.train(key, method.send(server, uid), private, view(setup.layout, arrays, client.place))
+
+
+def settle_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Tree:
+    """One client's use of the server's answer."""
+    method, uid = setup.method, client.place.uid
+    assert method.settle is not None
+    key = derive(client.key, Purpose.SETTLE, client.round, uid)
+    data = view(setup.layout, arrays, client.place)
+    return method.settle(key, method.answered(server, uid), client.private, data)
+
+
+def private_of(method: Method, server: Tree, client: Client) -> Tree:
+    """The client's private state; a client that has not joined yet joins now."""
+    key = derive(client.key, Purpose.JOIN, 0, client.place.uid)
+    fresh = method.join(key, method.offered(server, client.place.uid))
+    return tree.choose(client.visits > 0, client.private, fresh)
+
+
+def joined(cohort: Client, private: Tree) -> Client:
+    """The cohort with new private rows, all of whom have joined."""
+    return cohort._replace(private=private, visits=cohort.visits.clip(1))
+
+
+def _turns(method, executor, exchange, carry):  # type: ignore[no-untyped-def]
+    """The remaining turns of a round, the first being done."""
+    if executor.on_host:
+        for turn in range(1, method.turns):
+            carry = exchange(turn, carry)
+        return carry
+    return jax.lax.fori_loop(1, method.turns, exchange, carry) if method.turns > 1 else carry

@@ -1,0 +1,316 @@
+"""A run: rounds between evaluations inside one compiled scan, records, checkpoints, the result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from plures import tree
+from plures.data.federation import Federation
+from plures.engine import checkpoint as disk
+from plures.engine import cohort as cohorts
+from plures.engine import executors
+from plures.engine.clients import TRAIN, VALID, Arrays, Place, layout_of, on_device, rows, together
+from plures.engine.cohort import Cohort, Everyone
+from plures.engine.evaluate import score
+from plures.engine.executors import Executor
+from plures.engine.result import Progress, Run
+from plures.engine.round import Client, Setup, one_round
+from plures.engine.state import Phase, State, first_state, next_state, phases, private_shape
+from plures.engine.store import DiskStore
+from plures.errors import BadValue, Unsupported
+from plures.keys import Purpose, derive, root
+from plures.records import Record, Traffic, Visits, traffic_of
+from plures.types import Channel, Info, Key, Method, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a run is run; none of it but ``rounds``, ``seed``, ``cohort`` and ``channels`` changes results.
+
+    ``rounds`` counts all communication rounds, preludes included. ``store`` is "memory" or a folder for private
+    rows that do not fit. ``checkpoint`` is a folder; a run found there is resumed.
+    """
+
+    rounds: int
+    seed: int = 0
+    cohort: Cohort | int | str | None = None
+    channels: tuple[Channel, ...] = ()
+    executor: Executor | str = "auto"
+    eval_every: int | None = None
+    checkpoint: str | Path | None = None
+    checkpoint_every: int | None = None
+    store: str | Path = "memory"
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "eval_every", "checkpoint_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BadValue(name, value, "1 or more")
+
+
+def run(
+    method: Method,
+    federation: Federation,
+    *,
+    unseen: Federation | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    **settings: Any,
+) -> Run:
+    """Train ``method`` on the federation and score every client; ``settings`` are those of ``Settings``."""
+    return Runner(method, federation, unseen=unseen, progress=progress, settings=Settings(**settings)).run()
+
+
+class Runner:
+    """A method and a federation made ready; a run is ``run()``."""
+
+    def __init__(
+        self,
+        method: Method,
+        federation: Federation,
+        *,
+        settings: Settings,
+        unseen: Federation | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        if unseen is not None and method.transductive:
+            raise Unsupported("this method serves only clients it was trained with; leave out unseen clients")
+        self.method, self.settings, self.progress = method, settings, progress
+        self.seen, self.unseen = federation, unseen
+        everyone = federation if unseen is None else together(federation, unseen)
+        _check_uids(federation)
+        self.everyone = everyone.take(np.argsort(everyone.uid))
+        self.layout = layout_of(self.everyone)
+        self.arrays, self.places = on_device(self.everyone)
+        self.key = root(settings.seed)
+        self.phases = phases(method, settings.rounds)
+        if self.phases[-1].start >= settings.rounds:
+            raise BadValue("rounds", settings.rounds, f"more than the {self.phases[-1].start} of the prelude")
+        self.store: DiskStore | None = None
+
+    @property
+    def num_seen(self) -> int:
+        """How many clients take part in training."""
+        return self.seen.num_clients
+
+    def run(self) -> Run:
+        """Play all rounds that are left, from the last checkpoint if there is one."""
+        state, record, phase = self._begin()
+        began, first = time.perf_counter(), int(state.round)
+        while True:
+            stops = self._stops(phase)
+            for stop in (one for one in stops if one > int(state.round)):
+                state, record = self._advance(phase, state, record, stop)
+                self._report(record, stop, time.perf_counter() - began, first)
+                if stop < phase.stop:
+                    self._save(state, record, stop)
+            if phase is self.phases[-1]:
+                break
+            record = record.with_past(self.visits(phase, state))
+            phase = self.phases[self.phases.index(phase) + 1]
+            state = self._enter(phase, next_state(phase, self.key, state))
+            self._save(state, record, phase.start)
+        self._save(state, record, phase.stop, force=True)
+        return Run(self, state, record, time.perf_counter() - began)
+
+    def setup(self, phase: Phase) -> Setup:
+        """The static part of a phase."""
+        cohort = Everyone() if phase.everyone else cohorts.cohort(self.settings.cohort)
+        size = cohort.size(self.num_seen)
+        chosen = executors.executor(self.settings.executor) or self._auto(phase.method, size)
+        return Setup(phase.method, self.layout, chosen, cohort, tuple(self.settings.channels))
+
+    def _auto(self, method: Method, size: int) -> Executor:
+        traffic = self.traffic(method)
+        message = max(traffic.down // method.turns, traffic.serve)
+        return executors.choose(message, self.seen.count[:, TRAIN].tolist(), size)
+
+    def traffic(self, method: Method) -> Traffic:
+        """Bytes of each message of one client."""
+        server = jax.eval_shape(lambda: method.start(self.key, self.num_seen))
+        place = tree.at(self.places, 0)
+        both = (rows(self.layout, self.arrays, place, TRAIN), rows(self.layout, self.arrays, place, VALID))
+        return traffic_of(method, server, both)
+
+    def visits(self, phase: Phase, state: State) -> Visits:
+        """Who took part in a phase, with the bytes of a message."""
+        traffic = self.traffic(phase.method)
+        name = "main" if phase is self.phases[-1] else f"prelude {self.phases.index(phase) + 1}"
+        played = int(state.round) - phase.start
+        visits = np.asarray(state.visits, np.int64)
+        return Visits(name, played, visits, traffic.join, traffic.down + traffic.answer, traffic.up)
+
+    def clients(self, state: State, private: Tree, chosen: Array | slice = slice(None)) -> Client:
+        """Clients of a stacked private tree as the executor wants them."""
+        places = tree.at(self.places, chosen)
+        return _clients(places, private, state.visits, state.round, self.key)
+
+    def _begin(self) -> tuple[State, Record, Phase]:
+        first = self.phases[0]
+        state, record = first_state(first.method, self.key, self.num_seen), Record()
+        phase = first
+        found = None if self.settings.checkpoint is None else disk.latest(Path(self.settings.checkpoint))
+        if found is not None:
+            done = disk.round_of(found)
+            if done > self.settings.rounds:
+                raise BadValue("rounds", self.settings.rounds, f"at least {done}, which the checkpoint has done")
+            phase = next(p for p in reversed(self.phases) if p.start <= done)
+            template = state if phase is first else jax.eval_shape(partial(next_state, phase, self.key), state)
+            state, record = disk.load(found, template)
+        return self._enter(phase, state, resumed=found), record, phase
+
+    def _enter(self, phase: Phase, state: State, resumed: Path | None = None) -> State:
+        """With a disk store, move the private rows out of the state into files."""
+        if self.settings.store == "memory":
+            return state
+        folder = Path(self.settings.store)
+        for file in folder.glob("rows-*.bin"):
+            file.unlink()
+        if resumed is not None:
+            disk.restore_rows(resumed, folder)
+        self.store = DiskStore(folder, private_shape(phase.method, state.server), self.num_seen)
+        return state._replace(private=())
+
+    def _stops(self, phase: Phase) -> list[int]:
+        """The rounds of a phase after which something happens: evaluation, a checkpoint, its end."""
+        every = self.settings.eval_every or self.settings.rounds
+        saving = self.settings.checkpoint_every or self.settings.rounds
+        marks = {r for r in range(phase.start + 1, phase.stop) if r % every == 0 or r % saving == 0}
+        return sorted(marks | {phase.stop})
+
+    def _advance(self, phase: Phase, state: State, record: Record, stop: int) -> tuple[State, Record]:
+        """Play up to ``stop`` and evaluate there if it is time to."""
+        setup, begin = self.setup(phase), int(state.round)
+        places = tree.at(self.places, slice(0, self.num_seen))
+        if self.store is None and not setup.executor.on_host:
+            state, info = play(setup, self.arrays, places, self.key, state, stop - begin)
+        else:
+            state, info = self._walk(setup, places, state, stop - begin)
+        record = record.with_info(begin, {name: np.asarray(values) for name, values in info.items()})
+        every = self.settings.eval_every or self.settings.rounds
+        last = phase is self.phases[-1] and stop == phase.stop
+        if phase is self.phases[-1] and (last or stop % every == 0):
+            found = self.score(setup, state)
+            splits = ("valid", "test") if last else ("valid",)
+            record = record.with_scores(stop, np.asarray(self.everyone.uid), found, splits)
+        return state, record
+
+    def score(self, setup: Setup, state: State) -> Any:
+        """Scores of all clients, seen and unseen: kind -> split -> metric -> (clients,)."""
+        if self.store is None:
+            return jax.device_get(self._score_block(setup, state, state.private, np.arange(self.num_seen), True))
+        blocks = np.array_split(np.arange(self.num_seen), max(1, -(-self.num_seen // 256)))
+        parts = [
+            jax.device_get(self._score_block(setup, state, self.store.get(block), block, block is blocks[-1]))
+            for block in blocks
+        ]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+    def _score_block(
+        self, setup: Setup, state: State, private: Tree, block: np.ndarray, with_unseen: bool
+    ) -> Any:
+        extra = self.everyone.num_clients - self.num_seen if with_unseen else 0
+        rows_ = np.concatenate([block, self.num_seen + np.arange(extra)])
+        blank = jax.tree.map(lambda leaf: jnp.zeros((extra, *leaf.shape[1:]), leaf.dtype), private)
+        everyone = jax.tree.map(lambda a, b: jnp.concatenate([a, b]) if extra else a, private, blank)
+        visits = jnp.concatenate([state.visits[block], jnp.zeros(extra, jnp.int32)])
+        places = tree.at(self.places, rows_)
+        clients = _clients(places, everyone, visits, state.round, self.key)
+        return score(setup, self.arrays, state.server, clients)
+
+    def _walk(self, setup: Setup, places: Place, state: State, length: int) -> tuple[State, Info]:
+        """Rounds driven from Python: one by one, or with private rows on disk."""
+        infos = []
+        for _ in range(length):
+            chosen = np.asarray(_cohort(setup, self.key, state.round, places))
+            private = self.store.get(chosen) if self.store else tree.at(state.private, chosen)
+            clients = _clients(
+                tree.at(places, chosen), private, state.visits[chosen], state.round, self.key
+            )
+            step = one_round if setup.executor.on_host else _one_round
+            server, private, info = step(setup, self.arrays, state.server, clients, self.key, state.round)
+            if self.store is None:
+                state = state._replace(private=tree.put(state.private, chosen, private))
+            else:
+                self.store.put(chosen, private)
+            state = state._replace(
+                round=state.round + 1, server=server, visits=state.visits.at[chosen].add(1)
+            )
+            infos.append({name: values.mean() for name, values in info.items()})
+        return state, tree.stack(infos)
+
+    def _save(self, state: State, record: Record, round_: int, *, force: bool = False) -> None:
+        folder, every = self.settings.checkpoint, self.settings.checkpoint_every
+        if folder is None or not (force or (every is not None and round_ % every == 0)):
+            return
+        if self.store is not None:
+            self.store.flush()
+        disk.save(Path(folder), state, record, [] if self.store is None else self.store.files)
+
+    def _report(self, record: Record, done: int, seconds: float, first: int) -> None:
+        if self.progress is None:
+            return
+        model = self.method.model
+        valid = record.latest("personal", "valid")
+        now = None if valid is None else float(np.nanmean(valid.metrics[model.score][: self.num_seen]))
+        size = sum(
+            self.traffic(p.method).per_round
+            * self.setup(p).cohort.size(self.num_seen)
+            * max(min(done, p.stop) - p.start, 0)
+            for p in self.phases
+        )
+        rate = (done - first) / max(seconds, 1e-9)
+        self.progress(Progress(done, self.settings.rounds, size, model.score, now, seconds, rate))
+
+
+def _check_uids(federation: Federation) -> None:
+    if sorted(federation.uid.tolist()) != list(range(federation.num_clients)):
+        raise BadValue("uid", federation.uid[:5].tolist(), "0..N-1 in some order for training clients")
+
+
+def _clients(places: Place, private: Tree, visits: Array, round_: Array, key: Key) -> Client:
+    size = places.uid.shape[0]
+    return Client(
+        places, private, visits, jnp.broadcast_to(round_, (size,)), jnp.broadcast_to(key, (size,))
+    )
+
+
+def _cohort(setup: Setup, key: Key, round_: Array, places: Place) -> Array:
+    sizes = places.count[:, TRAIN].astype(float)
+    return setup.cohort.draw(derive(key, Purpose.COHORT, round_), sizes)
+
+
+@partial(jax.jit, static_argnums=0)
+def _one_round(setup: Setup, *args: Any) -> Any:
+    return one_round(setup, *args)
+
+
+@partial(jax.jit, static_argnums=(0, 5), donate_argnums=4)
+def play(
+    setup: Setup, arrays: Arrays, places: Place, key: Key, state: State, length: int
+) -> tuple[State, Info]:
+    """``length`` rounds in one compiled loop; places are in the order of uids."""
+    rounds = state.round + jnp.arange(length)
+    chosen = jax.vmap(lambda round_: _cohort(setup, key, round_, places))(rounds)
+
+    def step(state: State, now: tuple[Array, Array]) -> tuple[State, Info]:
+        round_, cohort = now
+        clients = _clients(
+            tree.at(places, cohort), tree.at(state.private, cohort), state.visits[cohort], round_, key
+        )
+        server, private, info = one_round(setup, arrays, state.server, clients, key, round_)
+        after = State(
+            round_ + 1, server, tree.put(state.private, cohort, private), state.visits.at[cohort].add(1)
+        )
+        return after, {name: values.mean() for name, values in info.items()}
+
+    return jax.lax.scan(step, state, (rounds, chosen))

@@ -1,0 +1,85 @@
+"""State: all that changes in a run. Saving it is checkpointing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from plures.keys import Purpose, derive
+from plures.types import Key, Method, Prelude, Tree
+
+
+class State(NamedTuple):
+    """Where a run stands: ``private`` has a row per training client, in the order of uids."""
+
+    round: Array
+    server: Tree
+    private: Tree
+    visits: Array  # (clients,) rounds each client took part in since the method started
+
+
+class Phase(NamedTuple):
+    """A method and the rounds [start, stop) it is run for; ``entry`` is the prelude that leads to it."""
+
+    method: Method
+    start: int
+    stop: int
+    entry: Prelude | None
+    everyone: bool
+
+
+def phases(method: Method, rounds: int) -> list[Phase]:
+    """A method's preludes, in order, and the method itself; ``rounds`` counts them all."""
+    chain: list[Prelude] = []
+    link = method.prelude
+    while link is not None:
+        chain.insert(0, link)
+        link = link.method.prelude
+    found, begin = [], 0
+    entry: Prelude | None = None
+    for one in chain:
+        found.append(Phase(one.method, begin, begin + one.rounds, entry, one.everyone))
+        begin, entry = begin + one.rounds, one
+    return [*found, Phase(method, begin, rounds, entry, False)]
+
+
+def first_state(method: Method, key: Key, num_clients: int) -> State:
+    """The state before the first round of a method that follows no other."""
+    return _state(method, method.start(derive(key, Purpose.START), num_clients), 0, num_clients)
+
+
+def next_state(phase: Phase, key: Key, before: State) -> State:
+    """The state with which a phase begins: the server state handed over, private rows anew."""
+    assert phase.entry is not None
+    num_clients = len(before.visits)
+    fresh = phase.method.start(derive(key, Purpose.START), num_clients)
+    server = phase.entry.hand_over(derive(key, Purpose.HAND_OVER, phase.start), fresh, before.server)
+    return _state(phase.method, server, phase.start, num_clients)
+
+
+def _state(method: Method, server: Tree, round_: int, num_clients: int) -> State:
+    return State(
+        jnp.asarray(round_, jnp.int32),
+        server,
+        blank_rows(method, server, num_clients),
+        jnp.zeros(num_clients, jnp.int32),
+    )
+
+
+def blank_rows(method: Method, server: Tree, num_clients: int) -> Tree:
+    """Zeros in the shape of every client's private state; a row is filled when its client joins."""
+    one = private_shape(method, server)
+    return jax.tree.map(lambda leaf: jnp.zeros((num_clients, *leaf.shape), leaf.dtype), one)
+
+
+def private_shape(method: Method, server: Tree) -> Tree:
+    """The shapes of one client's private state."""
+
+    def join(server: Tree) -> Tree:
+        uid = jnp.zeros((), jnp.int32)
+        return method.join(jax.random.key(0), method.offered(server, uid))
+
+    return jax.eval_shape(join, server)

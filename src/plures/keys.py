@@ -1,0 +1,60 @@
+"""Randomness: a client's key depends on (seed, purpose, round, uid) and on nothing else.
+
+So results do not depend on the executor, on chunking, on the number of devices or on the order of rows.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from plures.types import Key
+
+
+class Purpose(IntEnum):
+    """What a key is for; each purpose has its own stream."""
+
+    START = 0
+    COHORT = 1
+    JOIN = 2
+    TRAIN = 3
+    CHANNEL = 4
+    SETTLE = 5
+    SERVE = 6
+    HAND_OVER = 7
+    DATA = 8
+
+
+def root(seed: int) -> Key:
+    """The key everything else is derived from."""
+    return jax.random.key(seed)
+
+
+def derive(key: Key, purpose: Purpose, round_: Array | int = 0, uid: Array | int = 0) -> Key:
+    """The key of one purpose, round and client."""
+    for number in (int(purpose), round_, uid):
+        key = jax.random.fold_in(key, number)
+    return key
+
+
+SWAP_ROUNDS = 24
+
+
+def shuffled(key: Key, index: Array, count: Array | int) -> Array:
+    """Where ``index`` goes under a random permutation of 0..count-1 fixed by the key.
+
+    The swap-or-not shuffle of Hoang, Morris and Rogaway (CRYPTO 2012): each round pairs i with (k - i) mod
+    count and swaps the pair by a random bit. No sort and no array of length ``count`` is needed, and the
+    permutation does not depend on padding. Every index in 0..count-1 is hit exactly once.
+    """
+    pivots, factors, shifts = jax.random.bits(key, (3, SWAP_ROUNDS), jnp.uint32)
+    size = jnp.maximum(jnp.asarray(count, jnp.uint32), 1)
+    place = jnp.minimum(index.astype(jnp.uint32), size - 1)
+    for pivot, factor, shift in zip(pivots % size, factors | 1, shifts, strict=True):
+        partner = jnp.where(place <= pivot, pivot - place, pivot + size - place)
+        swap = (jnp.maximum(place, partner) * factor + shift) >> 31
+        place = jnp.where(swap == 1, partner, place)
+    return place.astype(index.dtype)

@@ -1,0 +1,184 @@
+"""What a client does with its own rows: minibatches, gradient descent, losses, per-example gradients.
+
+Every example is used once per epoch, the last short batch included; a client smaller than a batch trains too
+and a client with no rows does nothing. Batch-norm statistics and dropout keys are handled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from plures import tree
+from plures.keys import shuffled
+from plures.types import Batch, Data, Info, Key, Model, Plan, Rows, Tree, Weights
+
+Loss: TypeAlias = Callable[[Key, Weights, Batch], tuple[Array, Tree]]
+"""(key, weights, batch) -> mean loss over the batch, new batch-norm statistics."""
+
+Adjust: TypeAlias = Callable[[Tree, Tree], Tree]
+"""(gradients, params) -> gradients: a hook such as SCAFFOLD's correction."""
+
+
+class Descent(NamedTuple):
+    """Where a local optimization stands."""
+
+    weights: Weights
+    optimizer: Any
+    loss: Array  # summed over steps
+
+
+def sgd(
+    key: Key, weights: Weights, data: Data, plan: Plan, loss: Loss, *, adjust: Adjust | None = None
+) -> tuple[Weights, Info]:
+    """The weights after ``plan`` on the client's training rows, and the mean training loss on the way."""
+    rows = data.train
+    total = num_steps(rows, plan)
+    done = descend(key, begin(weights, plan), rows, plan, loss, adjust=adjust, stop=total)
+    return done.weights, {"loss": done.loss / jnp.maximum(total, 1), "steps": jnp.asarray(total, jnp.float32)}
+
+
+def begin(weights: Weights, plan: Plan) -> Descent:
+    """A local optimization that has made no step yet."""
+    return Descent(weights, plan.optimizer(plan.lr).init(weights.params), jnp.zeros(()))
+
+
+def descend(
+    key: Key,
+    descent: Descent,
+    rows: Rows,
+    plan: Plan,
+    loss: Loss,
+    *,
+    start: Array | int = 0,
+    stop: Array | int,
+    adjust: Adjust | None = None,
+) -> Descent:
+    """``descent`` after the steps ``start`` .. ``stop - 1`` of the plan."""
+    optimizer = plan.optimizer(plan.lr)
+    slope = jax.value_and_grad(_of_params(loss), has_aux=True)
+    key_rows, key_model = jax.random.split(key)
+
+    def step(index: Array, now: Descent) -> Descent:
+        batch = draw(key_rows, rows, plan, index)
+        (value, stats), grads = slope(now.weights.params, now.weights, jax.random.fold_in(key_model, index), batch)
+        if adjust is not None:
+            grads = adjust(grads, now.weights.params)
+        updates, state = optimizer.update(grads, now.optimizer, now.weights.params)
+        params = optax.apply_updates(now.weights.params, updates)
+        return Descent(Weights(params, stats), state, now.loss + value)
+
+    return jax.lax.fori_loop(start, stop, step, descent)
+
+
+def steps_per_epoch(rows: Rows, plan: Plan) -> Array | int:
+    """How many batches one pass over the rows takes; 0 for no rows."""
+    size = batch_size(rows, plan)
+    if isinstance(rows.count, int):
+        return -(-rows.count // size)
+    return (rows.count + size - 1) // size
+
+
+def num_steps(rows: Rows, plan: Plan) -> Array | int:
+    """How many steps the plan makes on these rows; 0 for no rows."""
+    if plan.steps is None:
+        return plan.epochs * steps_per_epoch(rows, plan)
+    if isinstance(rows.count, int):
+        return plan.steps if rows.count else 0
+    return jnp.where(rows.count > 0, plan.steps, 0)
+
+
+def batch_size(rows: Rows, plan: Plan) -> int:
+    """Rows per step: never more than the largest client has."""
+    largest = max(rows.capacity, 1)
+    return largest if plan.batch is None else min(plan.batch, largest)
+
+
+def draw(key: Key, rows: Rows, plan: Plan, step: Array) -> Batch:
+    """The batch of one step: epochs are shuffled anew, and a batch never reaches over an epoch's end."""
+    if plan.batch is None:
+        return rows.all()
+    size = batch_size(rows, plan)
+    per_epoch = jnp.maximum(steps_per_epoch(rows, plan), 1)
+    position = step % per_epoch * size + jnp.arange(size)
+    batch = rows.take(shuffled(jax.random.fold_in(key, step // per_epoch), position, rows.count))
+    return batch._replace(mask=position < rows.count)
+
+
+def objective(model: Model) -> Loss:
+    """The model's mean training loss, its own penalty included."""
+
+    def loss(key: Key, weights: Weights, batch: Batch) -> tuple[Array, Tree]:
+        outputs, stats = model.forward(key, weights, batch.x, batch.mask)
+        return masked_mean(model.loss(outputs, batch.y), batch.mask) + _penalty(model, weights), stats
+
+    return loss
+
+
+def near(model: Model, anchor: Weights, lam: Array | float) -> Loss:
+    """The objective plus (lam / 2) |params - anchor|^2."""
+    base = objective(model)
+
+    def loss(key: Key, weights: Weights, batch: Batch) -> tuple[Array, Tree]:
+        value, stats = base(key, weights, batch)
+        return value + 0.5 * lam * tree.squared_norm(tree.subtract(weights.params, anchor.params)), stats
+
+    return loss
+
+
+def per_example_gradients(model: Model, key: Key, weights: Weights, batch: Batch) -> Tree:
+    """The gradient of each row's own loss, stacked on axis 0; zero for rows that do not count."""
+    slope = jax.grad(_of_params(objective(model)), has_aux=True)
+
+    def one(x: Array, y: Array, mask: Array) -> Tree:
+        return slope(weights.params, weights, key, Batch(x[None], y[None], mask[None]))[0]
+
+    return jax.vmap(one)(*batch)
+
+
+def mean_loss(model: Model, predict: Callable[[Tree, Array], Array], served: Tree, rows: Rows) -> Array:
+    """The mean loss of a served model on some rows, in evaluation mode; 0 for no rows."""
+    batch = rows.all()
+    return masked_mean(model.loss(outputs_of(predict, served, rows), batch.y), batch.mask)
+
+
+BLOCK = 128
+
+
+def outputs_of(predict: Callable[[Tree, Array], Array], served: Tree, rows: Rows) -> Array:
+    """Predictions for all rows, padded to the capacity; work grows with the client's own rows."""
+    size = max(rows.capacity, 1)
+    if size <= BLOCK:
+        return predict(served, rows.all().x)
+    num_blocks = -(-size // BLOCK)
+    shape = jax.eval_shape(lambda: predict(served, rows.take(jnp.arange(BLOCK)).x))
+    empty = jnp.zeros((num_blocks * BLOCK, *shape.shape[1:]), shape.dtype)
+
+    def fill(block: Array, outputs: Array) -> Array:
+        part = predict(served, rows.take(block * BLOCK + jnp.arange(BLOCK)).x)
+        return jax.lax.dynamic_update_slice_in_dim(outputs, part, block * BLOCK, axis=0)
+
+    return jax.lax.fori_loop(0, (rows.count + BLOCK - 1) // BLOCK, fill, empty)[:size]
+
+
+def masked_mean(values: Array, mask: Array) -> Array:
+    """The mean of the values whose mask is true; 0 where there are none."""
+    return jnp.where(mask, values, 0.0).sum() / jnp.maximum(mask.sum(), 1)
+
+
+def _penalty(model: Model, weights: Weights) -> Array | float:
+    return 0.0 if model.penalty is None else model.penalty(weights.params)
+
+
+def _of_params(loss: Loss) -> Callable[[Tree, Weights, Key, Batch], tuple[Array, Tree]]:
+    """The loss as a function of the trainable part alone."""
+
+    def by_params(params: Tree, weights: Weights, key: Key, batch: Batch) -> tuple[Array, Tree]:
+        return loss(key, weights._replace(params=params), batch)
+
+    return by_params

@@ -1,0 +1,44 @@
+"""FedProx: FedAvg whose local steps are held near the shared model.
+
+    client  w_k  =  local SGD on  L_k(w_k) + (lam / 2) |w_k - w|^2,  from w
+    server  as FedAvg
+
+Li et al.: Federated Optimization in Heterogeneous Networks, MLSys 2020. arXiv 1812.06127.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from plures import tree
+from plures.errors import BadValue
+from plures.local import near, sgd
+from plures.methods.fedavg import fedavg
+from plures.registry import Limit, method
+from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
+
+
+@method(
+    title="FedProx",
+    paper="arXiv:1812.06127",
+    limits=[Limit("no pull: plain FedAvg", {"lam": 0.0}, same_served_as="fedavg")],
+)
+def fedprox(
+    model: Model,
+    *,
+    plan: Plan = Plan(),
+    lam: float = 0.1,
+    server_lr: float = 1.0,
+    momentum: float = 0.0,
+    weighting: str = "examples",
+) -> Method:
+    """One global model; local training is pulled towards it with strength ``lam``."""
+    if not lam >= 0:
+        raise BadValue("lam", lam, "0 or more")
+    base = fedavg(model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting)
+
+    def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Weights, Tree, Info]:
+        own, info = sgd(key, shared, data, plan, near(model, shared, lam))
+        return tree.subtract(own, shared), private, info
+
+    return replace(base, train=train)

@@ -1,0 +1,76 @@
+"""The oracle: FedAvg within each planted group, as if the clusters were known.
+
+    w_g  minimizes  sum over clients k of group g of  m_k L_k(w_g)
+
+A reference, not a method to deploy: it reads the planted group. All group models are sent to every client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from plures import tree
+from plures.errors import BadValue
+from plures.methods.fedavg import Server, fedavg
+from plures.registry import Limit, method
+from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
+
+
+class Grouped(NamedTuple):
+    """An update and the group it is for."""
+
+    update: Weights
+    group: Array
+
+
+@method(
+    title="Oracle groups",
+    tags=("oracle", "baseline"),
+    limits=[
+        Limit("one group: plain FedAvg", {"num_groups": 1}, same_served_as="fedavg", world="one_group"),
+        Limit("a group each: training alone", same_served_as="local_only", world="own_groups"),
+    ],
+)
+def oracle(
+    model: Model,
+    *,
+    num_groups: int,
+    plan: Plan = Plan(),
+    server_lr: float = 1.0,
+    momentum: float = 0.0,
+    weighting: str = "examples",
+) -> Method:
+    """One FedAvg model per planted group."""
+    if num_groups < 1:
+        raise BadValue("num_groups", num_groups, "1 or more")
+    base = fedavg(model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting)
+
+    def start(key: Key, num_clients: int) -> Server:
+        one = base.start(key, num_clients)
+        return jax.tree.map(lambda leaf: jnp.stack([leaf] * num_groups), one)
+
+    def train(key: Key, models: Weights, private: Tree, data: Data) -> tuple[Grouped, Tree, Info]:
+        update, private, info = base.train(key, own_model(models, data), private, data)
+        return Grouped(update, jnp.asarray(data.group)), private, info
+
+    def merge(server: Server, uploads: Grouped, weights: Array, uids: Array) -> Server:
+        def one_group(group: Array, server: Server) -> Server:
+            mine = jnp.where(uploads.group == group, weights, 0.0)
+            return tree.choose(mine.sum() > 0, base.merge(server, uploads.update, mine, uids), server)
+
+        return jax.vmap(one_group)(jnp.arange(num_groups), server)
+
+    def serve(key: Key, models: Weights, private: Tree, data: Data) -> Weights:
+        return own_model(models, data)
+
+    return replace(base, start=start, train=train, merge=merge, serve=serve, common=None)
+
+
+def own_model(models: Weights, data: Data) -> Weights:
+    """The model of the client's group; of group 0 where there is none."""
+    return tree.at(models, jnp.maximum(jnp.asarray(data.group), 0))

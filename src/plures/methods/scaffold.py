@@ -1,0 +1,103 @@
+"""SCAFFOLD: local steps corrected by how a client's gradients differ from everyone's.
+
+    client  y    <-  y - lr (g_k(y) - c_k + c)                       for K_k steps, from w
+            c_k+  =  c_k - c + (w - y) / (K_k lr)                    (option II of the paper)
+    server  w    <-  w + server_lr mean_k (y_k - w),   c <- c + (|S| / N) mean_k (c_k+ - c_k)
+
+A client that makes no step keeps its c_k. Plain SGD only: the correction is of gradients.
+
+Karimireddy et al.: SCAFFOLD, ICML 2020. arXiv 1910.06378.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from plures import tree
+from plures.aggregate import mean
+from plures.errors import Unsupported
+from plures.local import num_steps, objective, sgd
+from plures.methods.fedavg import Server, fedavg, stepped
+from plures.registry import Limit, method
+from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
+
+
+class Controlled(NamedTuple):
+    """FedAvg's server, everyone's mean control and the number of clients."""
+
+    shared: Server
+    control: Tree
+    num_clients: Array
+
+
+class Message(NamedTuple):
+    """The shared model and everyone's control; or the changes of both."""
+
+    weights: Weights
+    control: Tree
+
+
+@method(
+    title="SCAFFOLD",
+    paper="arXiv:1910.06378",
+    limits=[Limit("a single client needs no correction", same_served_as="fedavg", world="one_client")],
+)
+def scaffold(
+    model: Model, *, plan: Plan = Plan(), server_lr: float = 1.0, weighting: str = "uniform"
+) -> Method:
+    """One global model by SGD with control variates against client drift."""
+    if plan.optimizer is not optax.sgd:
+        raise Unsupported("scaffold corrects plain SGD steps; use a plan with optimizer=optax.sgd")
+    base = fedavg(model, plan=plan, server_lr=server_lr, weighting=weighting)
+    optimizer = optax.sgd(server_lr)
+
+    def start(key: Key, num_clients: int) -> Controlled:
+        shared = base.start(key, num_clients)
+        return Controlled(shared, tree.zeros_like(shared.weights.params), jnp.asarray(float(num_clients)))
+
+    def send(server: Controlled, uid: Array) -> Message:
+        return Message(server.shared.weights, server.control)
+
+    def join(key: Key, download: Message) -> Tree:
+        return tree.zeros_like(download.control)
+
+    def train(key: Key, download: Message, own: Tree, data: Data) -> tuple[Message, Tree, Info]:
+        shared, control = download
+        drift = tree.subtract(control, own)
+
+        def corrected(grads: Tree, params: Tree) -> Tree:
+            return tree.add(grads, drift)
+
+        moved, info = sgd(key, shared, data, plan, objective(model), adjust=corrected)
+        steps = jnp.asarray(num_steps(data.train, plan), jnp.float32)
+        slope = tree.scale(1 / (plan.lr * jnp.maximum(steps, 1)), tree.subtract(shared.params, moved.params))
+        change = tree.choose(steps > 0, tree.subtract(slope, control), tree.zeros_like(control))
+        return Message(tree.subtract(moved, shared), change), tree.add(own, change), info
+
+    def merge(server: Controlled, uploads: Message, weights: Array, uids: Array) -> Controlled:
+        shared = stepped(optimizer, server.shared, mean(uploads.weights, weights, weighting=weighting))
+        heard = (weights > 0).astype(weights.dtype)
+        change = tree.scale(heard.sum() / server.num_clients, mean(uploads.control, heard))
+        return Controlled(shared, tree.add(server.control, change), server.num_clients)
+
+    def serve(key: Key, download: Message, own: Any, data: Data) -> Weights:
+        return download.weights
+
+    return replace(
+        base,
+        start=start,
+        send=send,
+        join=join,
+        train=train,
+        merge=merge,
+        serve=serve,
+        common=lambda download: download.weights,
+    )
+
+

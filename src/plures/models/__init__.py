@@ -1,0 +1,8 @@
+"""Models: pure functions with named parts."""
+
+from __future__ import annotations
+
+from plures.models import linear, mlp
+from plures.models.build import from_flax, from_functions
+
+__all__ = ["from_flax", "from_functions", "linear", "mlp"]

@@ -1,0 +1,162 @@
+"""A Model from plain functions or from a flax.linen module, for each kind of task."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from plures.errors import UnknownChoice
+from plures.models import metrics as m
+from plures.types import Key, Metric, Model, Tree, Weights
+
+
+@dataclass(frozen=True)
+class Task:
+    """A per-example loss and the metrics that go with it; ``score`` is the headline one."""
+
+    loss: Callable[[Array, Array], Array]
+    metrics: Mapping[str, Metric]
+    score: str
+    higher_is_better: bool
+
+
+def cross_entropy(outputs: Array, y: Array) -> Array:
+    """-log softmax(outputs)[y], averaged over any further axes (sequences)."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(outputs, y.astype(jnp.int32))
+    return losses.reshape(losses.shape[0], -1).mean(-1)
+
+
+def logistic_loss(outputs: Array, y: Array) -> Array:
+    """log(1 + exp(-s f)) with s = +1 for label 1 and -1 for label 0."""
+    return jax.nn.softplus(jnp.where(y > 0, -outputs, outputs))
+
+
+def squared_hinge_loss(outputs: Array, y: Array) -> Array:
+    """max(0, 1 - s f)^2 with s = +1 for label 1 and -1 for label 0."""
+    return jnp.square(jax.nn.relu(1.0 - jnp.where(y > 0, outputs, -outputs)))
+
+
+def half_squared_error(outputs: Array, y: Array) -> Array:
+    """|f - y|^2 / 2, summed over the coordinates of y."""
+    squares = jnp.square(outputs - y)
+    return 0.5 * squares.reshape(squares.shape[0], -1).sum(-1)
+
+
+def _twice(outputs: Array, y: Array) -> Array:
+    return 2.0 * half_squared_error(outputs, y)
+
+
+def _binary(loss: Callable[[Array, Array], Array]) -> Task:
+    found = {"accuracy": m.mean_of(m.sign_hits), "loss": m.mean_of(loss), "auc": m.auc}
+    return Task(loss, found, "accuracy", True)
+
+
+CLASSIFICATION = Task(
+    cross_entropy, {"accuracy": m.mean_of(m.hits), "loss": m.mean_of(cross_entropy)}, "accuracy", True
+)
+SEQUENCE = Task(
+    cross_entropy,
+    {"accuracy": m.mean_of(m.hits), "loss": m.mean_of(cross_entropy), "perplexity": m.exp_of(cross_entropy)},
+    "accuracy",
+    True,
+)
+BINARY = _binary(logistic_loss)
+MARGIN = _binary(squared_hinge_loss)
+REGRESSION = Task(
+    half_squared_error, {"rmse": m.root_of(_twice), "loss": m.mean_of(half_squared_error)}, "rmse", False
+)
+DENSITY = Task(
+    cross_entropy, {"loss": m.mean_of(cross_entropy), "perplexity": m.exp_of(cross_entropy)}, "loss", False
+)
+
+
+def from_functions(
+    *,
+    init: Callable[[Key], Tree],
+    apply: Callable[[Tree, Array], Array],
+    task: Task,
+    forward: Callable[[Key, Tree, Array], Array] | None = None,
+    parts: Mapping[str, tuple[str, ...]] | None = None,
+    features: Callable[[Tree, Array], Array] | None = None,
+    penalty: Callable[[Tree], Array] | None = None,
+) -> Model:
+    """A model without running statistics, from functions of its params.
+
+    ``forward(key, params, x)`` is the training pass where it differs from ``apply`` (dropout). ``parts`` are
+    patterns of paths within params ("head/*").
+    """
+
+    def train_pass(key: Key, weights: Weights, x: Array, mask: Array) -> tuple[Array, Tree]:
+        outputs = apply(weights.params, x) if forward is None else forward(key, weights.params, x)
+        return outputs, weights.stats
+
+    return Model(
+        init=lambda key: Weights(init(key)),
+        apply=lambda weights, x: apply(weights.params, x),
+        forward=train_pass,
+        loss=task.loss,
+        metrics=task.metrics,
+        score=task.score,
+        higher_is_better=task.higher_is_better,
+        parts={name: tuple(f"params/{p}" for p in patterns) for name, patterns in (parts or {}).items()},
+        features=None if features is None else lambda weights, x: features(weights.params, x),
+        penalty=penalty,
+    )
+
+
+def from_flax(
+    module: Any,
+    *,
+    shape: tuple[int, ...],
+    task: Task,
+    parts: Mapping[str, tuple[str, ...]] | None = None,
+    features: str | None = None,
+) -> Model:
+    """A model from a flax.linen module called as ``module(x, train=...)``.
+
+    Batch norm lives in ``stats``; dropout draws from the training key. A module that also takes ``mask`` is
+    told which rows count, so that short batches do not spoil batch statistics. ``parts`` are patterns of paths
+    within the variables ("params/Dense_1/*", "stats/*"); "norm" is found by itself. ``features`` names a module
+    method that returns penultimate activations.
+    """
+    takes_mask = "mask" in inspect.signature(type(module).__call__).parameters
+    if features is not None and not hasattr(module, features):
+        raise UnknownChoice("method of the module", features, _methods_of(module))
+
+    def init(key: Key) -> Weights:
+        variables = module.init(key, jnp.zeros((1, *shape)), train=False)
+        return Weights(variables["params"], variables.get("batch_stats", {}))
+
+    def call(weights: Weights, x: Array, **options: Any) -> Any:
+        return module.apply({"params": weights.params, "batch_stats": weights.stats}, x, **options)
+
+    def forward(key: Key, weights: Weights, x: Array, mask: Array) -> tuple[Array, Tree]:
+        extra = {"mask": mask} if takes_mask else {}
+        outputs, changed = call(weights, x, train=True, rngs={"dropout": key}, mutable=["batch_stats"], **extra)
+        return outputs, changed.get("batch_stats", weights.stats)
+
+    def penultimate(weights: Weights, x: Array) -> Array:
+        return call(weights, x, method=features, train=False)
+
+    return Model(
+        init=init,
+        apply=lambda weights, x: call(weights, x, train=False),
+        forward=forward,
+        loss=task.loss,
+        metrics=task.metrics,
+        score=task.score,
+        higher_is_better=task.higher_is_better,
+        parts={"norm": ("params/*Norm*", "stats/*"), **(parts or {})},
+        features=None if features is None else penultimate,
+    )
+
+
+def _methods_of(module: Any) -> list[str]:
+    return [name for name, _ in inspect.getmembers(type(module), inspect.isfunction) if not name.startswith("_")]

@@ -1,0 +1,111 @@
+"""Linear models: softmax, least squares, logistic, squared hinge; and two models of no input at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from plures import registry
+from plures.models.build import (
+    BINARY,
+    CLASSIFICATION,
+    DENSITY,
+    MARGIN,
+    REGRESSION,
+    Task,
+    from_functions,
+)
+from plures.types import Key, Model, Tree
+
+
+def flat(x: Array) -> Array:
+    """Rows as vectors."""
+    return x.reshape(x.shape[0], -1)
+
+
+def dense(layer: Tree, x: Array) -> Array:
+    """x @ kernel + bias."""
+    return x @ layer["kernel"] + layer["bias"]
+
+
+def ridge_penalty(ridge: float) -> Callable[[Tree], Array] | None:
+    """(ridge / 2) |params|^2, or nothing at 0."""
+    if ridge == 0:
+        return None
+    return lambda params: 0.5 * ridge * sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(params))
+
+
+def _linear(shape: tuple[int, ...], num_outputs: int | None, task: Task, ridge: float) -> Model:
+    """One dense layer from zero; ``num_outputs=None`` gives one number per row."""
+    width = math.prod(shape)
+    tail = () if num_outputs is None else (num_outputs,)
+
+    def init(key: Key) -> Tree:
+        return {"head": {"kernel": jnp.zeros((width, *tail)), "bias": jnp.zeros(tail)}}
+
+    return from_functions(
+        init=init,
+        apply=lambda params, x: dense(params["head"], flat(x)),
+        task=task,
+        parts={"head": ("head/*",)},
+        features=lambda params, x: flat(x),
+        penalty=ridge_penalty(ridge),
+    )
+
+
+@registry.model(title="Softmax regression")
+def softmax(shape: tuple[int, ...], num_outputs: int, *, ridge: float = 0.0) -> Model:
+    """A linear classifier with cross-entropy."""
+    return _linear(shape, num_outputs, CLASSIFICATION, ridge)
+
+
+@registry.model(title="Least squares")
+def least_squares(shape: tuple[int, ...], num_outputs: int = 1, *, ridge: float = 0.0) -> Model:
+    """A linear regression with half the squared error."""
+    return _linear(shape, None, REGRESSION, ridge)
+
+
+@registry.model(title="Logistic regression")
+def logistic(shape: tuple[int, ...], num_outputs: int = 2, *, ridge: float = 0.0) -> Model:
+    """A linear classifier of two classes with one output."""
+    return _linear(shape, None, BINARY, ridge)
+
+
+@registry.model(title="Squared hinge")
+def squared_hinge(shape: tuple[int, ...], num_outputs: int = 2, *, ridge: float = 0.0) -> Model:
+    """A linear classifier of two classes with the squared hinge loss."""
+    return _linear(shape, None, MARGIN, ridge)
+
+
+@registry.model(title="Categorical density")
+def density(shape: tuple[int, ...], num_outputs: int, *, ridge: float = 0.0) -> Model:
+    """A distribution over symbols, as logits, with the log-loss; the input is ignored."""
+
+    def apply(params: Tree, x: Array) -> Array:
+        return jnp.broadcast_to(params["logits"], (x.shape[0], num_outputs))
+
+    return from_functions(
+        init=lambda key: {"logits": jnp.zeros(num_outputs)},
+        apply=apply,
+        task=DENSITY,
+        penalty=ridge_penalty(ridge),
+    )
+
+
+@registry.model(title="Mean")
+def mean(shape: tuple[int, ...], num_outputs: int, *, ridge: float = 0.0) -> Model:
+    """A point near the targets, with half the squared distance; the input is ignored."""
+
+    def apply(params: Tree, x: Array) -> Array:
+        return jnp.broadcast_to(params["point"], (x.shape[0], num_outputs))
+
+    return from_functions(
+        init=lambda key: {"point": jnp.zeros(num_outputs)},
+        apply=apply,
+        task=REGRESSION,
+        penalty=ridge_penalty(ridge),
+    )

@@ -1,0 +1,69 @@
+"""Fine-tuning: from the model served, some epochs on the client's own rows.
+
+The client's valid rows choose after which epoch to stop, and epoch 0 (no tuning at all) is a candidate. A client
+without valid rows takes the last epoch.
+
+The protocol of evaluating after every epoch with epoch 0 as a candidate: Wu et al., Motley, arXiv 2206.09262.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from plures import tree
+from plures.errors import BadValue
+from plures.local import begin, descend, mean_loss, objective, steps_per_epoch
+from plures.personalize._check import needs_weights
+from plures.registry import Limit, personalizer
+from plures.types import Data, Key, Method, Plan, Tree, Weights
+
+
+@personalizer(
+    title="Fine-tuning",
+    paper="arXiv:2206.09262",
+    limits=[Limit("no epochs: the base itself", {"epochs": 0})],
+)
+def finetune(
+    base: Method, *, plan: Plan = Plan(), epochs: int = 5, lr: float | None = None, select: bool = True
+) -> Method:
+    """The base's model trained on for up to ``epochs`` epochs, the number chosen on valid rows.
+
+    ``lr`` overrides the plan's step size; with ``select=False`` all epochs are made.
+    """
+    needs_weights("finetune", base)
+    if epochs < 0:
+        raise BadValue("epochs", epochs, "0 or more")
+    model = base.model
+    tuned = replace(plan, epochs=1, steps=None, lr=plan.lr if lr is None else lr)
+
+    def serve(key: Key, download: Tree, private: Tree, data: Data) -> Weights:
+        key_base, key_own = jax.random.split(key)
+        first = base.serve(key_base, download, private, data)
+        length = steps_per_epoch(data.train, tuned)
+        some = jnp.asarray(data.valid.count) > 0
+
+        def risk(weights: Weights) -> Array:
+            return mean_loss(model, model.apply, weights, data.valid)
+
+        def epoch(number: Array, now: tuple) -> tuple:
+            descent, best, least = now
+            descent = descend(
+                key_own,
+                descent,
+                data.train,
+                tuned,
+                objective(model),
+                start=number * length,
+                stop=(number + 1) * length,
+            )
+            value = risk(descent.weights)
+            better = (value < least) | (not select) | ~some
+            return descent, tree.choose(better, descent.weights, best), jnp.where(better, value, least)
+
+        return jax.lax.fori_loop(0, epochs, epoch, (begin(first, tuned), first, risk(first)))[1]
+
+    return replace(base, serve=serve)

@@ -1,0 +1,136 @@
+"""Arithmetic on trees of arrays. Clients, where stacked, are axis 0 of every leaf."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from plures.types import Tree
+
+
+def add(left: Tree, right: Tree) -> Tree:
+    """left + right, leaf by leaf."""
+    return jax.tree.map(jnp.add, left, right)
+
+
+def subtract(left: Tree, right: Tree) -> Tree:
+    """left - right, leaf by leaf."""
+    return jax.tree.map(jnp.subtract, left, right)
+
+
+def scale(factor: Array | float, tree: Tree) -> Tree:
+    """factor * tree, in each leaf's own dtype."""
+    return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, tree)
+
+
+def step(tree: Tree, factor: Array | float, direction: Tree) -> Tree:
+    """tree + factor * direction."""
+    return add(tree, scale(factor, direction))
+
+
+def zeros_like(tree: Tree) -> Tree:
+    """A tree of zeros of the same shapes."""
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def choose(condition: Array, yes: Tree, no: Tree) -> Tree:
+    """``yes`` where the scalar condition holds, else ``no``."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+
+
+def dot(left: Tree, right: Tree) -> Array:
+    """The inner product over all leaves."""
+    parts = jax.tree.map(jnp.vdot, left, right)
+    return jax.tree.reduce(jnp.add, parts, jnp.zeros(()))
+
+
+def squared_norm(tree: Tree) -> Array:
+    """The sum of squares of all numbers in the tree."""
+    return dot(tree, tree)
+
+
+def weighted_mean(stacked: Tree, weights: Array) -> Tree:
+    """The mean over axis 0 with weights >= 0; zeros where all weights are 0.
+
+    A client of weight 0 does not count even if its numbers are not finite.
+    """
+    share = weights / jnp.maximum(weights.sum(), jnp.finfo(weights.dtype).tiny)
+
+    def mean(leaf: Array) -> Array:
+        column = share.reshape((-1,) + (1,) * (leaf.ndim - 1))
+        kept = jnp.where(column > 0, leaf, 0)
+        return jnp.tensordot(share.astype(leaf.dtype), kept, axes=1)
+
+    return jax.tree.map(mean, stacked)
+
+
+def at(stacked: Tree, index: Array | int) -> Tree:
+    """Entry (or entries) ``index`` of axis 0 of every leaf."""
+    return jax.tree.map(lambda leaf: leaf[index], stacked)
+
+
+def put(stacked: Tree, index: Array, values: Tree) -> Tree:
+    """``stacked`` with entries ``index`` of axis 0 replaced."""
+    return jax.tree.map(lambda leaf, new: leaf.at[index].set(new), stacked, values)
+
+
+def stack(trees: Sequence[Tree]) -> Tree:
+    """Trees of one structure, stacked on a new axis 0."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def num_bytes(tree: Tree) -> int:
+    """Bytes of all leaves on the wire; works on shapes (``jax.eval_shape``) too."""
+
+    def size(leaf: Array) -> int:
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.eval_shape(jax.random.key_data, leaf)
+        return int(math.prod(leaf.shape)) * leaf.dtype.itemsize
+
+    return sum(size(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def paths(tree: Tree) -> list[str]:
+    """The slash-joined path of every leaf, in leaf order.
+
+    >>> paths({"head": {"bias": jnp.zeros(2)}})
+    ['head/bias']
+    """
+    found, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in found]
+
+
+def matches(tree: Tree, patterns: Iterable[str]) -> list[bool]:
+    """For every leaf, whether its path fits one of the patterns (``*`` stands for anything).
+
+    >>> matches({"head": {"bias": jnp.zeros(1)}, "body": jnp.zeros(1)}, ["head/*"])
+    [False, True]
+    """
+    wanted = list(patterns)
+    return [any(fnmatchcase(path, pattern) for pattern in wanted) for path in paths(tree)]
+
+
+def all_finite(tree: Tree) -> Array:
+    """Whether every number in the tree is finite."""
+    checks = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree) if is_float(leaf)]
+    return jnp.stack(checks).all() if checks else jnp.asarray(True)
+
+
+def is_float(leaf: Array) -> bool:
+    """Whether the leaf holds floating-point numbers."""
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def describe(tree: Tree) -> str:
+    """Paths, types and shapes in one line, for messages."""
+    parts = [f"{path or '.'}:{leaf.dtype}{list(leaf.shape)}" for path, leaf in _named(tree)]
+    return ", ".join(parts) or "nothing"
+
+
+def _named(tree: Tree) -> list[tuple[str, Array]]:
+    return list(zip(paths(tree), (jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)), strict=True))

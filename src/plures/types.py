@@ -1,0 +1,218 @@
+"""The words of the library: data, models, plans and the contract of a method.
+
+A **method** is a handful of small pure functions written for ONE client that mark every crossing of the
+network. Everything here is frozen. Three words for state are never mixed: *server* (lives centrally),
+*private* (a client's, never leaves it) and *info* (diagnostics, never read back).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from plures.errors import BadValue
+
+Tree: TypeAlias = Any
+Key: TypeAlias = Array
+Info: TypeAlias = Mapping[str, Array]
+Metric: TypeAlias = Callable[[Array, Array, Array], Array]
+"""(outputs, y, mask) of one client -> a scalar; rows with a false mask do not count."""
+
+
+class Weights(NamedTuple):
+    """What a model is made of: ``params`` move by gradients, ``stats`` by forward passes (batch norm)."""
+
+    params: Tree
+    stats: Tree = ()
+
+
+class Batch(NamedTuple):
+    """Some rows of one client; rows with a false ``mask`` are repeats that must not count."""
+
+    x: Array
+    y: Array
+    mask: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Rows:
+    """``count`` rows of one client, from ``start`` on in arrays that may hold other clients' rows too.
+
+    ``capacity`` is the largest count any client has, a static bound for whole-data passes. ``count`` is a
+    Python int where all clients have equally many rows: loops and masks are then static.
+    """
+
+    x: Array
+    y: Array
+    start: Array | int
+    count: Array | int
+    capacity: int = field(metadata={"static": True})
+
+    def take(self, index: Array) -> Batch:
+        """The rows at ``index``; an index past the end repeats an own row under a false mask."""
+        own = jnp.minimum(index, jnp.maximum(self.count - 1, 0)) + self.start
+        x, y = (jnp.take(values, own, axis=0, mode="clip") for values in (self.x, self.y))
+        return Batch(x, y, index < self.count)
+
+    def all(self) -> Batch:
+        """Every row, padded to ``capacity``."""
+        return self.take(jnp.arange(max(self.capacity, 1)))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Data:
+    """One client's examples as a method sees them: never a test row.
+
+    ``domain`` is the client's domain and ``group`` its planted cluster (-1 where there is none); only a
+    method tagged ``oracle`` may read ``group``.
+    """
+
+    train: Rows
+    valid: Rows
+    domain: Array | int = -1
+    group: Array | int = -1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Model:
+    """Pure functions of a predictor, with named parts.
+
+    ``apply`` predicts (evaluation mode). ``forward`` is the training pass: dropout drawn from its key, new
+    ``stats`` returned, rows with a false mask ignored by batch statistics. ``loss`` is per example. ``parts``
+    maps a part's name ("body", "head", "norm") to patterns of the paths of its leaves ("params/head/*").
+    """
+
+    init: Callable[[Key], Weights]
+    apply: Callable[[Weights, Array], Array]
+    forward: Callable[[Key, Weights, Array, Array], tuple[Array, Tree]]
+    loss: Callable[[Array, Array], Array]
+    metrics: Mapping[str, Metric]
+    score: str
+    higher_is_better: bool
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    features: Callable[[Weights, Array], Array] | None = None
+    penalty: Callable[[Tree], Array] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Local optimization: ``epochs`` over the client's rows, or a number of ``steps`` instead.
+
+    ``batch=None`` is full batch: one step per epoch, no shuffling, so that limits become exactly testable.
+    ``optimizer`` makes an optax transformation from ``lr``.
+
+    >>> Plan(lr=0.0)
+    Traceback (most recent call last):
+    plures.errors.BadValue: lr must be a positive number, got 0.0
+    """
+
+    epochs: int = 1
+    steps: int | None = None
+    batch: int | None = 20
+    lr: float = 0.1
+    optimizer: Callable[[float], optax.GradientTransformation] = optax.sgd
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise BadValue("lr", self.lr, "a positive number")
+        if self.epochs < 0:
+            raise BadValue("epochs", self.epochs, "0 or more")
+        if self.steps is not None and self.steps < 0:
+            raise BadValue("steps", self.steps, "0 or more")
+        if self.batch is not None and self.batch < 1:
+            raise BadValue("batch", self.batch, "1 or more (or None for full batch)")
+
+
+def broadcast(server: Tree, uid: Array) -> Tree:
+    """The server state itself, the same for every client."""
+    return server
+
+
+def stateless(key: Key, download: Tree) -> Tree:
+    """No private state."""
+    return ()
+
+
+def keep_download(key: Key, download: Tree) -> Tree:
+    """Private state that starts as what was first received."""
+    return download
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Method:
+    """The contract: pure functions for one client, and ``start`` and ``merge`` for the server.
+
+    ============ ==================== ========================================================
+    ``start``    server, once         (key, num_clients) -> server
+    ``send``     server               (server, uid) -> download, before training
+    ``offer``    server               (server, uid) -> download, to join and to serve; default ``send``
+    ``answer``   server, after merge  (server, uid) -> download for ``settle``; default ``send``
+    ``join``     client, first time   (key, offer) -> private
+    ``train``    client               (key, download, private, data) -> upload, private, info
+    ``merge``    server               (server, uploads, weights, uids) -> server
+    ``settle``   client, after merge  (key, answer, private, data) -> private
+    ``serve``    client, to predict   (key, offer, private, data) -> served
+    ``predict``  client               (served, x) -> outputs
+    ``common``   client               (offer) -> served: the one model for all, where there is one
+    ============ ==================== ========================================================
+
+    Only ``merge`` sees clients stacked, on axis 0 of every leaf; a client of weight 0 must not count there.
+    A round is ``turns`` exchanges (send, train, merge) with one cohort and one key per client, then ``settle``.
+    Uids of training clients are 0..num_clients-1, so a server table is an array indexed by uid; clients never
+    seen in training have larger uids. Equality is identity: a Method is a valid static argument of ``jit``.
+    """
+
+    model: Model
+    start: Callable[[Key, int], Tree]
+    train: Callable[[Key, Tree, Tree, Data], tuple[Tree, Tree, Info]]
+    merge: Callable[[Tree, Tree, Array, Array], Tree]
+    serve: Callable[[Key, Tree, Tree, Data], Tree]
+    predict: Callable[[Tree, Array], Array]
+    send: Callable[[Tree, Array], Tree] = broadcast
+    join: Callable[[Key, Tree], Tree] = stateless
+    settle: Callable[[Key, Tree, Tree, Data], Tree] | None = None
+    offer: Callable[[Tree, Array], Tree] | None = None
+    answer: Callable[[Tree, Array], Tree] | None = None
+    common: Callable[[Tree], Tree] | None = None
+    turns: int = 1
+    prelude: Prelude | None = None
+    transductive: bool = False
+
+    def offered(self, server: Tree, uid: Array) -> Tree:
+        """What a client downloads to join and to serve."""
+        return (self.offer or self.send)(server, uid)
+
+    def answered(self, server: Tree, uid: Array) -> Tree:
+        """What a client downloads to settle."""
+        return (self.answer or self.send)(server, uid)
+
+
+def take_over(key: Key, fresh: Tree, before: Tree) -> Tree:
+    """The prelude's server state as it is."""
+    return before
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prelude:
+    """An ordinary method run for ``rounds`` first, whose server state starts the main one.
+
+    ``hand_over(key, fresh, before)`` makes the main method's server state from its own ``start`` and the
+    prelude's last server state. Private rows do not carry over: clients join the main method anew.
+    """
+
+    method: Method
+    rounds: int
+    hand_over: Callable[[Key, Tree, Tree], Tree] = take_over
+    everyone: bool = False
+
+
+Channel: TypeAlias = Callable[[Key, Tree, Array, Array], tuple[Tree, Array]]
+"""(key, uploads, weights, uids) -> uploads, weights: what happens between client and server."""
