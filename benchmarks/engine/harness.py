@@ -21,6 +21,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--case", choices=sorted(CASES), required=True)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--threads", type=int, default=2, help="threads per operation (PyTorch only)"
+    )
     return parser.parse_args()
 
 
@@ -35,14 +38,22 @@ def time_runs(run_rounds: RunRounds, rounds: int, repeats: int) -> list[float]:
     return seconds
 
 
-def main(peer: str, packages: Sequence[str], build: Build) -> None:
+def main(
+    peer: str,
+    packages: Sequence[str],
+    build: Build,
+    set_threads: Callable[[int], None] | None = None,
+) -> None:
     """Time one case and print the result as one line of JSON.
 
     `build` sets everything up and returns a function that runs a number of
-    rounds and comes back only when the work of all of them is done.
+    rounds and comes back only when the work of all of them is done. A library
+    whose thread count can be chosen passes `set_threads`.
     """
     arguments = parse_arguments()
     case = CASES[arguments.case]
+    if set_threads:
+        set_threads(arguments.threads)
     run_rounds = build(case, *make_data(case))
     versions = {name: version(name) for name in packages}
     result = {
@@ -50,6 +61,7 @@ def main(peer: str, packages: Sequence[str], build: Build) -> None:
         "case": case.name,
         "versions": {"python": platform.python_version(), **versions},
         "seconds": time_runs(run_rounds, case.rounds, arguments.repeats),
+        "threads": arguments.threads if set_threads else None,
         "examples": case.examples,
         "rounds": case.rounds,
     }

@@ -2,16 +2,29 @@
 
     own  w_k  minimizes  L_k(w_k)
 
-Clients start from one common random model, which is the only thing they ever receive.
+Clients start from one common random model, which is the only thing they ever receive. A client that took part in
+no round (one never seen, say) trains when it is served, for ``newcomer_epochs``: what it would reach alone.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax.numpy as jnp
 from jax import Array
 
-from plures.local import objective, sgd
+from plures.errors import BadValue
+from plures.local import begin, descend, num_steps, objective, sgd
 from plures.registry import Limit, method
-from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights, keep_download
+from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
+
+
+class Own(NamedTuple):
+    """A client's model and whether it has been trained."""
+
+    weights: Weights
+    trained: Array
 
 
 @method(
@@ -19,28 +32,36 @@ from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights, ke
     tags=("baseline",),
     limits=[Limit("a single client: FedAvg is training alone", same_served_as="fedavg", world="one_client")],
 )
-def local_only(model: Model, *, plan: Plan = Plan()) -> Method:
+def local_only(model: Model, *, plan: Plan = Plan(), newcomer_epochs: int = 50) -> Method:
     """Each client's own model, trained on its own rows alone."""
+    if newcomer_epochs < 0:
+        raise BadValue("newcomer_epochs", newcomer_epochs, "0 or more")
+    alone = replace(plan, epochs=newcomer_epochs, steps=None)
 
     def start(key: Key, num_clients: int) -> Weights:
         return model.init(key)
 
-    def train(key: Key, download: Tree, own: Weights, data: Data) -> tuple[Tree, Weights, Info]:
-        own, info = sgd(key, own, data, plan, objective(model))
-        return (), own, info
+    def join(key: Key, first: Weights) -> Own:
+        return Own(first, jnp.asarray(False))
+
+    def train(key: Key, download: Tree, own: Own, data: Data) -> tuple[Tree, Own, Info]:
+        weights, info = sgd(key, own.weights, data, plan, objective(model))
+        return (), Own(weights, jnp.asarray(True)), info
 
     def merge(server: Weights, uploads: Tree, weights: Array, uids: Array) -> Weights:
         return server
 
-    def serve(key: Key, first: Weights, own: Weights, data: Data) -> Weights:
-        return own
+    def serve(key: Key, first: Weights, own: Own, data: Data) -> Weights:
+        steps = jnp.where(own.trained, 0, num_steps(data.train, alone))
+        done = descend(key, begin(own.weights, alone), data.train, alone, objective(model), stop=steps)
+        return done.weights
 
     return Method(
         model=model,
         start=start,
         offer=lambda server, uid: server,
         send=lambda server, uid: (),
-        join=keep_download,
+        join=join,
         train=train,
         merge=merge,
         serve=serve,

@@ -28,8 +28,12 @@ def flat(x: Array) -> Array:
 
 
 def dense(layer: Tree, x: Array) -> Array:
-    """x @ kernel + bias."""
-    return x @ layer["kernel"] + layer["bias"]
+    """kernel @ x + bias for every row of x, the kernel being (outputs, inputs) or (inputs,).
+
+    Written as (kernel @ x.T).T: under vmap with per-client kernels both this product and the one for its
+    gradient then contract over rows that lie next to each other, twice as fast on a CPU for few outputs.
+    """
+    return (layer["kernel"] @ x.T).T + layer["bias"]
 
 
 def ridge_penalty(ridge: float) -> Callable[[Tree], Array] | None:
@@ -45,7 +49,7 @@ def _linear(shape: tuple[int, ...], num_outputs: int | None, task: Task, ridge: 
     tail = () if num_outputs is None else (num_outputs,)
 
     def init(key: Key) -> Tree:
-        return {"head": {"kernel": jnp.zeros((width, *tail)), "bias": jnp.zeros(tail)}}
+        return {"head": {"kernel": jnp.zeros((*tail, width)), "bias": jnp.zeros(tail)}}
 
     return from_functions(
         init=init,

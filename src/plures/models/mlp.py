@@ -17,7 +17,7 @@ from plures.types import Key, Model, Tree
 
 def dense_init(key: Key, width: int, outputs: int) -> Tree:
     """He-normal kernel, zero bias."""
-    kernel = jax.random.normal(key, (width, outputs)) * math.sqrt(2.0 / width)
+    kernel = jax.random.normal(key, (outputs, width)) * math.sqrt(2.0 / width)
     return {"kernel": kernel, "bias": jnp.zeros(outputs)}
 
 

@@ -1,0 +1,5 @@
+"""``python -m plures``."""
+
+from plures.cli import main
+
+main()

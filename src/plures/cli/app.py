@@ -1,0 +1,201 @@
+"""The commands."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import jax
+import typer
+from rich.console import Console
+
+from plures import data, reproduce  # noqa: F401  (registers data sets and reproductions)
+from plures._version import __version__
+from plures.cli.show import data_table, method_page, methods_table
+from plures.cli.skeleton import write_skeleton
+from plures.config import Study, make_study, read_study
+from plures.errors import BadFile, BadValue
+from plures.registry import METHODS, PERSONALIZERS, REPRODUCTIONS
+from plures.report.terminal import LEGEND, leaderboard, rows_table, study_bars
+from plures.study import build_channel, compare
+from plures.study.reproduce import all_met
+from plures.study.reproduce import reproduce as play
+
+app = typer.Typer(
+    help="Personalized federated learning: a model for each of many clients, compared fairly.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Data sets and worlds.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+console = Console()
+
+Out = Annotated[Optional[Path], typer.Option("--out", help="Folder for the results.")]
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Set up what every command shares."""
+    if version:
+        print(__version__)
+        raise typer.Exit
+    keep_compilations()
+
+
+@app.command("compare")
+def compare_command(
+    methods: Annotated[
+        Optional[list[str]], typer.Option("--method", "-m", help="A method, e.g. 'ditto:lam=0.5'; repeatable.")
+    ] = None,
+    dataset: Annotated[str, typer.Option("--data", help="A data set or world.")] = "digits",
+    hold_out: Annotated[int, typer.Option(help="Clients kept out of training.")] = 8,
+    model: Annotated[Optional[str], typer.Option(help="A model, e.g. 'mlp:hidden=64x32'.")] = None,
+    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 60,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.")] = 3,
+    cohort: Annotated[str, typer.Option(help="'all', a number, or 'weighted:NUMBER'.")] = "all",
+    epochs: Annotated[int, typer.Option(help="Local epochs per round.")] = 2,
+    batch: Annotated[int, typer.Option(help="Local batch size; 0 is full batch.")] = 10,
+    lr: Annotated[float, typer.Option(help="Local step size.")] = 0.1,
+    channel: Annotated[Optional[list[str]], typer.Option("--channel", help="E.g. 'drop_out:share=0.2'.")] = None,
+    executor: Annotated[str, typer.Option(help="auto, vectorized, chunked:N, one_by_one.")] = "auto",
+    out: Out = None,
+) -> None:
+    """Compare methods on a federation: leaderboard, per-client table, run folder."""
+    if seeds < 1:
+        raise BadValue("seeds", seeds, "1 or more")
+    found: dict[str, Any] = {
+        "data": {"name": dataset, "hold_out": hold_out},
+        "model": model,
+        "plan": {"epochs": epochs, "batch": batch, "lr": lr},
+        "seeds": list(range(seeds)),
+        "rounds": rounds,
+        "cohort": int(cohort) if cohort.isdigit() else cohort,
+        "channels": channel or [],
+        "executor": executor,
+    }
+    if methods:
+        found["methods"] = methods
+    play_study(make_study(found, where="the command line"), out or fresh_folder("compare"))
+
+
+@app.command("run")
+def run_command(
+    study: Annotated[Path, typer.Argument(help="A study in TOML.")], out: Out = None
+) -> None:
+    """Run a study described by a TOML file."""
+    play_study(read_study(study), out or fresh_folder(study.stem))
+
+
+@app.command("resume")
+def resume_command(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
+    """Go on with a study where it stopped; finished runs are not run again."""
+    file = folder / "study.json"
+    if not file.exists():
+        raise BadFile(f"{folder} holds no study (there is no {file.name} in it); give the folder of a run")
+    try:
+        found = json.loads(file.read_text())
+    except ValueError as error:
+        raise BadFile(f"{file} is damaged: {error}") from error
+    play_study(make_study(found, where=str(file)), folder)
+
+
+@app.command("methods")
+def methods_command(
+    name: Annotated[Optional[str], typer.Argument(help="A method or personalizer.")] = None,
+) -> None:
+    """List methods and personalizers, or show one: formula, options, traffic, limits."""
+    if name is None:
+        console.print(methods_table())
+        return
+    entry = PERSONALIZERS[name] if name in PERSONALIZERS else METHODS[name]
+    for block in method_page(entry):
+        console.print(block)
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List data sets and worlds."""
+    console.print(data_table())
+
+
+@app.command("new-method")
+def new_method(
+    name: Annotated[str, typer.Argument(help="A new name, in snake_case.")],
+    to: Annotated[Optional[Path], typer.Option(help="Folder; the package's methods by default.")] = None,
+) -> None:
+    """Write the skeleton of a new method: a file that already passes the contract suite."""
+    path = write_skeleton(name, to)
+    console.print(f"wrote {path}\nnext: edit it, then `make traffic` and `make test`", highlight=False)
+
+
+@app.command("reproduce")
+def reproduce_command(
+    name: Annotated[Optional[str], typer.Argument(help="Which one; none lists them.")] = None,
+    scale: Annotated[str, typer.Option(help="small or full.")] = "small",
+    out: Out = None,
+) -> None:
+    """Repeat a published or closed-form result; exits 0 only if every bar is met."""
+    if name is None:
+        for entry in REPRODUCTIONS.values():
+            console.print(f"{entry.name:24} {entry.summary}", highlight=False)
+        return
+    folder = out or fresh_folder(name)
+    rows = play(name, scale=scale, out=folder)
+    console.print(rows_table(rows))
+    console.print(f"wrote {folder / 'summary.json'}", highlight=False)
+    if not all_met(rows):
+        raise typer.Exit(1)
+
+
+def play_study(study: Study, out: Path) -> None:
+    """Run a study into a folder and print the leaderboard."""
+    study.check()
+    out.mkdir(parents=True, exist_ok=True)
+    resolved = study.model_dump(mode="json")
+    (out / "study.json").write_text(json.dumps(resolved, indent=2))
+    seen, unseen = study.federations()
+    with study_bars(console) as tell:
+        result = compare(
+            study.methods,
+            seen,
+            unseen=unseen,
+            model=study.model,
+            plan=study.plan.build(),
+            rounds=study.rounds,
+            seeds=study.seeds,
+            out=out,
+            progress=tell,
+            config=resolved,
+            cohort=study.cohort,
+            channels=tuple(build_channel(text) for text in study.channels),
+            executor=study.executor,
+            eval_every=study.eval_every,
+            checkpoint_every=study.checkpoint_every,
+        )
+    console.print(leaderboard(result, width=console.width))
+    console.print(LEGEND, style="dim")
+    note = f"{seen.num_clients} clients in training, {unseen.num_clients if unseen else 0} held out"
+    console.print(f"{note}; every client: {out / 'clients.csv'}", highlight=False)
+
+
+def fresh_folder(name: str) -> Path:
+    """A folder under runs/ that does not exist yet."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    path, number = Path("runs") / f"{name}-{stamp}", 1
+    while path.exists():
+        path, number = Path("runs") / f"{name}-{stamp}-{number}", number + 1
+    return path
+
+
+def keep_compilations() -> None:
+    """Keep compiled programs between commands, so that the second run starts at once."""
+    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    jax.config.update("jax_compilation_cache_dir", str(home / "plures" / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

@@ -1,0 +1,101 @@
+"""Tables and progress bars for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from plures.study import Comparison, StudyProgress
+from plures.study.reproduce import Row
+
+
+def leaderboard(result: Comparison, *, width: int = 80) -> Table:
+    """The leaderboard, best method first; with room to spare a small bar shows the mean."""
+    table = plain_table(f"Personal {result.metric} on test rows, over clients and seeds")
+    table.add_column("method", no_wrap=True)
+    for name in ("mean", "±", "worst\n10 %", "below\nalone", "unseen", "MB per\nclient", "s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("against\nthe best", no_wrap=True)
+    board = result.leaderboard
+    top = max((abs(value) for value in board["mean"] if value is not None), default=1.0) or 1.0
+    for row in board.iter_rows(named=True):
+        bar = f" {_bar(row['mean'], top)}" if width >= 100 else ""
+        table.add_row(
+            row["method"],
+            f"{_number(row['mean'])}{bar}",
+            _number((row["high"] - row["low"]) / 2),
+            _number(row["worst_decile"]),
+            _percent(row["worse_than_alone"]),
+            _number(row["unseen"]),
+            f"{row['mb_per_client']:.2f}",
+            _number(row["seconds"], 1),
+            row["against_best"],
+        )
+    return table
+
+
+LEGEND = (
+    "mean ± half of its 95 % interval (bootstrap over clients); worst 10 %: nine in ten clients do better; "
+    "below alone: clients worse off than with local_only; unseen: mean over held-out clients"
+)
+
+
+def plain_table(title: str) -> Table:
+    """An empty table in the house style: light rules, narrow gaps."""
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+
+
+def rows_table(rows: Sequence[Row]) -> Table:
+    """A reproduction's rows."""
+    table = plain_table("Ours beside what was published")
+    for name in ("id", "what", "ours", "published", "bar", "met"):
+        table.add_column(name)
+    for row in rows:
+        verdict = "" if row.met is None else "yes" if row.met else "NO"
+        table.add_row(row.id, row.what, _number(row.ours, 4), _number(row.published, 4), row.bar or "", verdict)
+    return table
+
+
+@contextmanager
+def study_bars(console: Console) -> Iterator[Any]:
+    """A callback that shows a study's progress: rounds per second, megabytes, score and time left."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=console, transient=True) as bars:
+        whole = bars.add_task("study", total=None, note="")
+        now = bars.add_task("run", total=1, note="")
+
+        def tell(at: StudyProgress) -> None:
+            run = at.run
+            score = "" if run.score is None else f"{run.metric} {run.score:.3f}"
+            note = f"{run.rounds_per_second:.1f} rounds/s  {run.num_bytes / 1e6:.1f} MB  {score}"
+            bars.update(now, description=f"{at.method} seed {at.seed}", total=run.rounds, completed=run.round, note=note)
+            done = at.index * run.rounds + run.round
+            bars.update(whole, total=at.total * run.rounds, completed=done, note=f"run {at.index + 1} of {at.total}")
+
+        yield tell
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None or value != value else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{100 * value:.0f} %"
+
+
+def _bar(value: float | None, top: float, width: int = 8) -> str:
+    full = 0 if value is None or value != value else round(width * max(value, 0.0) / top)
+    return "█" * full + "░" * (width - full)

@@ -1,0 +1,196 @@
+"""Methods x seeds on one federation: a per-client table, a leaderboard, a folder with all of it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import polars as pl
+
+from plures._version import __version__
+from plures.data import Federation
+from plures.engine import Progress, Run, Runner, Settings
+from plures.errors import BadValue
+from plures.study.spec import build_method, build_model, default_model
+from plures.study.statistics import bootstrap, share_worse, worst_decile
+from plures.types import Model, Plan
+
+ALONE = "local_only"
+DEFAULT_METHODS = ("local_only", "fedavg", "fedavg|finetune", "ditto", "oracle")
+
+
+@dataclass(frozen=True)
+class StudyProgress:
+    """How far a study is: which run of how many, and how far that one is."""
+
+    method: str
+    seed: int
+    index: int
+    total: int
+    run: Progress
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result: ``clients`` has a row per (method, seed, client)."""
+
+    clients: pl.DataFrame
+    metric: str
+    higher_is_better: bool
+    seconds: Mapping[str, float]
+
+    @property
+    def leaderboard(self) -> pl.DataFrame:
+        """A row per method, the best first."""
+        rows = [self._row(name) for name in self.clients["method"].unique(maintain_order=True)]
+        table = pl.DataFrame(rows).sort("mean", descending=self.higher_is_better, nulls_last=True)
+        return self._with_verdict(table)
+
+    def scores(self, method: str, *, seen: bool = True) -> np.ndarray:
+        """(seeds, clients) final personal scores of a method on test rows."""
+        mine = self.clients.filter((pl.col("method") == method) & (pl.col("seen") == seen))
+        wide = mine.sort("seed", "uid").select("seed", f"personal_test_{self.metric}")
+        parts = [one[f"personal_test_{self.metric}"] for _, one in wide.group_by(["seed"], maintain_order=True)]
+        return np.array([part.cast(pl.Float64).fill_null(np.nan).to_numpy() for part in parts])
+
+    def _row(self, name: str) -> dict[str, Any]:
+        values, better = self.scores(name), self.higher_is_better
+        interval = bootstrap(values)
+        mine = self.clients.filter((pl.col("method") == name) & pl.col("seen"))
+        size = (mine["bytes_down"] + mine["bytes_up"]).mean()
+        others = self.scores(name, seen=False)
+        alone = self.scores(ALONE) if ALONE in self.clients["method"].unique() else None
+        return {
+            "method": name,
+            "mean": interval.mean,
+            "low": interval.low,
+            "high": interval.high,
+            "worst_decile": worst_decile(values.ravel(), higher_is_better=better),
+            "worse_than_alone": None
+            if alone is None
+            else share_worse(values.ravel(), alone.ravel(), higher_is_better=better),
+            "unseen": float(np.nanmean(others)) if others.size and np.isfinite(others).any() else None,
+            "mb_per_client": float(np.asarray(size, float)) / 1e6,
+            "seconds": self.seconds.get(name),
+        }
+
+    def _with_verdict(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Paired with the best method over the same clients and seeds: a clear gap, or within noise."""
+        best = table["method"][0]
+        words = []
+        for name in table["method"]:
+            gap = bootstrap(self.scores(name) - self.scores(best))
+            words.append("best" if name == best else "behind" if gap.excludes_zero else "within noise")
+        return table.with_columns(pl.Series("against_best", words))
+
+
+def compare(
+    methods: Sequence[str],
+    federation: Federation,
+    *,
+    rounds: int,
+    unseen: Federation | None = None,
+    model: str | Model | None = None,
+    plan: Plan = Plan(),
+    seeds: Sequence[int] = (0, 1, 2),
+    out: str | Path | None = None,
+    progress: Callable[[StudyProgress], None] | None = None,
+    config: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Run every method with every seed; ``settings`` are those of a run.
+
+    Every method is built before the first run starts, so a mistake in the last name costs no time. With ``out``
+    finished runs are kept there and are not run again.
+    """
+    if not methods or not seeds:
+        raise BadValue("methods and seeds", (list(methods), list(seeds)), "at least one of each")
+    chosen = model if isinstance(model, Model) else build_model(model or default_model(federation), federation)
+    built = {name: build_method(name, chosen, plan=plan, facts=federation.facts) for name in methods}
+    Settings(rounds=rounds, **settings)
+    tables, seconds = [], dict.fromkeys(built, 0.0)
+    jobs = [(name, seed) for name in built for seed in seeds]
+    for index, (name, seed) in enumerate(jobs):
+        folder = None if out is None else run_folder(Path(out), name, seed)
+        table, spent = _finished(folder)
+        if table is None:
+            extra = dict(settings)
+            if folder is not None and extra.get("checkpoint_every"):
+                extra["checkpoint"] = folder / "checkpoint"
+
+            def tell(now: Progress, name: str = name, seed: int = seed, index: int = index) -> None:
+                if progress is not None:
+                    progress(StudyProgress(name, seed, index, len(jobs), now))
+
+            hidden = None if built[name].transductive else unseen
+            limits = Settings(rounds=rounds, seed=seed, **extra)
+            run = Runner(built[name], federation, unseen=hidden, settings=limits, progress=tell).run()
+            table, spent = run.clients, run.seconds
+            if folder is not None:
+                save_run(folder, run, header(name, seed, config))
+        labels = [pl.lit(name).alias("method"), pl.lit(seed).alias("seed")]
+        tables.append(table.select(*labels, pl.all()))
+        seconds[name] += spent
+    result = Comparison(
+        pl.concat(tables, how="diagonal_relaxed"), chosen.score, chosen.higher_is_better, seconds
+    )
+    if out is not None:
+        save_comparison(Path(out), result)
+    return result
+
+
+def run_folder(out: Path, method: str, seed: int) -> Path:
+    """Where one run of a study is kept."""
+    return out / "runs" / re.sub(r"[^A-Za-z0-9_.=-]+", "+", method) / f"seed-{seed}"
+
+
+def header(method: str, seed: int, config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a record says about itself: settings, seed and versions."""
+    versions = {"plures": __version__, "python": platform.python_version(), "jax": jax.__version__}
+    device = f"{jax.default_backend()}:{jax.devices()[0].device_kind}"
+    return {
+        "method": method,
+        "seed": seed,
+        "config": dict(config or {}),
+        "versions": {**versions, "numpy": np.__version__, "polars": pl.__version__},
+        "platform": sys.platform,
+        "device": device,
+    }
+
+
+def save_run(folder: Path, run: Run, about: Mapping[str, Any]) -> None:
+    """The record with its header, the diagnostics and the per-client table of one run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    marks = {"plures": json.dumps(about)}
+    run.record.table().write_parquet(folder / "record.parquet", metadata=marks)
+    run.record.info_table().write_parquet(folder / "info.parquet", metadata=marks)
+    run.clients.write_parquet(folder / "clients.parquet", metadata=marks)
+    scratch = folder / "done.tmp"
+    scratch.write_text(json.dumps({"seconds": run.seconds, "bytes": run.num_bytes}))
+    scratch.replace(folder / "done.json")
+
+
+def save_comparison(out: Path, result: Comparison) -> None:
+    """The tables of the whole study."""
+    out.mkdir(parents=True, exist_ok=True)
+    result.clients.write_parquet(out / "clients.parquet")
+    result.clients.write_csv(out / "clients.csv")
+    result.leaderboard.write_csv(out / "leaderboard.csv")
+    rows = result.leaderboard.to_dicts()
+    about = {"metric": result.metric, "higher_is_better": result.higher_is_better, "leaderboard": rows}
+    (out / "summary.json").write_text(json.dumps(about, indent=2))
+
+
+def _finished(folder: Path | None) -> tuple[pl.DataFrame | None, float]:
+    if folder is None or not (folder / "done.json").exists():
+        return None, 0.0
+    about = json.loads((folder / "done.json").read_text())
+    return pl.read_parquet(folder / "clients.parquet"), float(about["seconds"])

@@ -1,0 +1,51 @@
+"""Reproductions: rows of ours against published numbers and bars, written to ``summary.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from plures.errors import UnknownChoice
+from plures.registry import REPRODUCTIONS
+
+SCALES = ("small", "full")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number: what it is, ours, what was published, the bar it is held to, and whether it is met."""
+
+    id: str
+    what: str
+    ours: float
+    published: float | None = None
+    bar: str | None = None
+    met: bool | None = None
+
+
+def within(id: str, what: str, ours: float, target: float, tolerance: float, *, published: float | None = None) -> Row:
+    """A row whose bar is a distance from a target.
+
+    >>> within("q1", "loss", 3.17, 3.1663, 0.005).met
+    True
+    """
+    bar = f"within {tolerance:g} of {target:g}"
+    return Row(id, what, ours, published, bar, bool(abs(ours - target) <= tolerance))
+
+
+def reproduce(name: str, *, scale: str = "small", out: Path) -> list[Row]:
+    """Run a reproduction, write ``summary.json`` beside its tables, and return the rows."""
+    entry = REPRODUCTIONS[name]
+    if scale not in SCALES:
+        raise UnknownChoice("scale", scale, SCALES)
+    out.mkdir(parents=True, exist_ok=True)
+    rows: Sequence[Row] = entry.factory(scale=scale, out=out)
+    (out / "summary.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    return list(rows)
+
+
+def all_met(rows: Sequence[Row]) -> bool:
+    """Whether every row that has a bar meets it."""
+    return all(row.met for row in rows if row.bar is not None)
