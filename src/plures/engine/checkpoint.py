@@ -102,7 +102,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _plain(leaf: Any) -> np.ndarray:
-    return np.ascontiguousarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return np.array(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
 
 
 def _restored(array: np.ndarray, like: Any) -> Any:

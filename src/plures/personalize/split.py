@@ -23,7 +23,7 @@ from plures.registry import personalizer
 from plures.types import Data, Info, Key, Method, Model, Tree, Weights, stateless
 
 
-@personalizer(title="Split by parts", paper="arXiv:1912.00818")
+@personalizer(title="Split by parts", paper="arXiv:1912.00818", tags=("parts",))
 def split(base: Method, *, keep: str = "head") -> Method:
     """The base with the named part of the model private to each client."""
     needs_weights("split", base)

@@ -49,7 +49,7 @@ LEGEND = (
 
 def plain_table(title: str) -> Table:
     """An empty table in the house style: light rules, narrow gaps."""
-    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
 
 
 def rows_table(rows: Sequence[Row]) -> Table:

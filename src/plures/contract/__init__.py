@@ -1,0 +1,25 @@
+"""The contract suite: every check on every registered method. Yours too: ``check_method(entry)``."""
+
+from __future__ import annotations
+
+from plures.contract.bench import Bench, Subject, subjects
+from plures.contract.checks import CHECKS, ContractBroken, traffic_is_as_committed, traffic_row
+from plures.registry import Entry
+
+__all__ = [
+    "CHECKS",
+    "Bench",
+    "ContractBroken",
+    "Subject",
+    "check_method",
+    "subjects",
+    "traffic_is_as_committed",
+    "traffic_row",
+]
+
+
+def check_method(entry: Entry) -> None:
+    """Run every check on one registered method; raises ``ContractBroken`` at the first that fails."""
+    bench = Bench(Subject.method(entry))
+    for check in CHECKS:
+        check(bench)

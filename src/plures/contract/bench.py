@@ -1,0 +1,174 @@
+"""A method on the bench: built, run in the ways the checks need, with as few compilations as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plures import tree
+from plures.contract import worlds
+from plures.data import Federation
+from plures.engine import Run, Runner, Settings
+from plures.engine.evaluate import serve_one
+from plures.engine.round import Client, Setup
+from plures.registry import METHODS, PERSONALIZERS, Entry
+from plures.types import Method, Model, Plan
+
+ROUNDS, COHORT = 3, 4
+
+Build = Callable[[Model, Plan, Mapping[str, Any]], Method]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is checked: a name, the registered entry and a way to build the method with options."""
+
+    name: str
+    entry: Entry
+    build: Build
+
+    @property
+    def model(self) -> Model:
+        """A tiny model; one with a body and a head for an entry tagged ``parts``."""
+        return worlds.model(parts="parts" in self.entry.tags)
+
+    @staticmethod
+    def method(entry: Entry) -> Subject:
+        """A registered method."""
+
+        def build(model: Model, plan: Plan, options: Mapping[str, Any]) -> Method:
+            method: Method = entry.factory(model, **_accepted(entry, plan, options))
+            return method
+
+        return Subject(entry.name, entry, build)
+
+    @staticmethod
+    def personalizer(entry: Entry, base: str) -> Subject:
+        """A registered personalizer around a method."""
+
+        def build(model: Model, plan: Plan, options: Mapping[str, Any]) -> Method:
+            inner = Subject.method(METHODS[base]).build(model, plan, {})
+            method: Method = entry.factory(inner, **_accepted(entry, plan, options))
+            return method
+
+        return Subject(f"{base}|{entry.name}", entry, build)
+
+
+FACTS = {"num_groups": 2, "num_domains": 2}
+
+
+def _accepted(entry: Entry, plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
+    known = {"plan": plan, **FACTS}
+    return {**{name: value for name, value in known.items() if name in entry.options}, **options}
+
+
+def subjects() -> list[Subject]:
+    """Every registered method, and every personalizer around FedAvg (guard: around Ditto)."""
+    found = [Subject.method(entry) for entry in METHODS.values()]
+    bases = {"guard": "ditto"}
+    return found + [Subject.personalizer(one, bases.get(one.name, "fedavg")) for one in PERSONALIZERS.values()]
+
+
+class Bench:
+    """One method built once; runs share its compilations."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.method = subject.build(subject.model, worlds.PLAN, {})
+
+    @cached_property
+    def base(self) -> Run:
+        """The run all others are compared with."""
+        return self.run()
+
+    def run(self, **changes: Any) -> Run:
+        """A run on the awkward federation; ``changes`` are settings, ``junk``, ``order`` or ``method``."""
+        return self.runner(**changes).run()
+
+    def runner(
+        self, *, junk: float = 0.0, order: list[int] | None = None, method: Method | None = None, **changes: Any
+    ) -> Runner:
+        """A runner on the awkward federation."""
+        chosen = method or self.method
+        seen, unseen = worlds.awkward(junk=junk, order=order)
+        defaults = {"rounds": ROUNDS, "cohort": COHORT, "executor": "vectorized", "eval_every": 1}
+        settings = Settings(**{**defaults, **changes})
+        return Runner(chosen, seen, unseen=None if chosen.transductive else unseen, settings=settings)
+
+    def rebuilt(self) -> Method:
+        """The method built a second time."""
+        return self.subject.build(self.subject.model, worlds.PLAN, {})
+
+    def with_plan(self, options: Mapping[str, Any], plan: Plan) -> Method:
+        """The method with other options."""
+        return self.subject.build(self.subject.model, plan, options)
+
+
+def outcome(run: Run) -> dict[str, np.ndarray]:
+    """All that a run leaves behind, by name: server, private rows, visits, scores."""
+    named = dict(zip(tree.paths(run.state), jax.tree.leaves(run.state), strict=True))
+    found = {f"state/{name}": _plain(leaf) for name, leaf in named.items()}
+    for one in run.record.scores:
+        for metric, values in one.metrics.items():
+            found[f"round {one.round}/{one.kind}/{one.split}/{metric}"] = np.asarray(values)
+    return found
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)
+
+
+def predictions(method: Method, federation: Federation, *, rounds: int) -> np.ndarray:
+    """What every client predicts for some probes after a few rounds with everyone."""
+    runner = Runner(method, federation, settings=Settings(rounds=rounds, executor="vectorized", eval_every=rounds))
+    done = runner.run()
+    probes = jax.random.normal(jax.random.key(7), (5, *federation.shape))
+    clients = runner.clients(done.state, done.state.private)
+    setup = runner.setup(runner.phases[-1])
+    return np.asarray(_predicted(setup, runner.arrays, done.state.server, clients, probes))
+
+
+@partial(jax.jit, static_argnums=0)
+def _predicted(setup: Setup, arrays: Any, server: Any, clients: Client, probes: jax.Array) -> Any:
+    def one(client: Client) -> jax.Array:
+        return setup.method.predict(serve_one(setup, arrays, server, client), probes)
+
+    return jax.vmap(one)(clients)
+
+
+def capacity_raised(runner: Runner, extra: int) -> Runner:
+    """The same runner with longer padding."""
+    most = runner.layout.capacity
+    raised = (most[0] + extra, most[1] + extra, most[2] + extra)
+    runner.layout = replace(runner.layout, capacity=raised)
+    return runner
+
+
+def checkpointed(bench: Bench, folder: Path, rounds: int) -> Run:
+    """A run that keeps checkpoints in a folder, or goes on from there."""
+    return bench.run(rounds=rounds, checkpoint=folder, checkpoint_every=1)
+
+
+def losing(uid: int) -> Any:
+    """A channel on which one client's upload arrives broken and is declared lost."""
+
+    def apply(key: Any, uploads: Any, weights: Any, uids: Any) -> Any:
+        lost = uids == uid
+
+        def spoil(leaf: Any) -> Any:
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                return leaf
+            return jnp.where(lost.reshape(-1, *(1,) * (leaf.ndim - 1)), jnp.nan, leaf)
+
+        return jax.tree.map(spoil, uploads), jnp.where(lost, 0.0, weights)
+
+    return apply

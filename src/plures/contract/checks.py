@@ -1,0 +1,197 @@
+"""The checks: each says what it found, and each is able to fail."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from plures import tree
+from plures.contract import worlds
+from plures.contract.bench import (
+    COHORT,
+    ROUNDS,
+    Bench,
+    Subject,
+    capacity_raised,
+    checkpointed,
+    losing,
+    outcome,
+    predictions,
+)
+from plures.engine.run import play
+from plures.errors import PluresError, Unsupported
+from plures.registry import METHODS
+
+Table = Mapping[str, Mapping[str, int]]
+
+
+class ContractBroken(PluresError):
+    """A method does not keep the contract; says which check, and what was seen."""
+
+
+def _same(what: str, ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], *, atol: float) -> None:
+    if ours.keys() != theirs.keys():
+        raise ContractBroken(f"{what}: other things came out: {sorted(ours.keys() ^ theirs.keys())[:3]}")
+    for name, values in ours.items():
+        if not np.allclose(values, theirs[name], atol=atol, rtol=atol, equal_nan=True):
+            gap = np.nanmax(np.abs(np.asarray(values, float) - np.asarray(theirs[name], float)))
+            raise ContractBroken(f"{what}: '{name}' differs by {gap:.3g}")
+
+
+def executors_agree(bench: Bench) -> None:
+    """Vectorized = chunked = one by one: no leakage across clients, no wrong axis, no hidden randomness.
+
+    The method is built anew, so that randomness drawn while building shows as well.
+    """
+    again = bench.rebuilt()
+    for executor in ("chunked:2", "one_by_one"):
+        other = bench.run(executor=executor, method=again)
+        _same(f"vectorized against {executor}", outcome(bench.base), outcome(other), atol=1e-6)
+
+
+def storage_order_is_not_identity(bench: Bench) -> None:
+    """Storing clients in another order changes nothing for any uid."""
+    other = bench.run(order=[3, 0, 7, 5, 1, 6, 2, 4])
+    _same("clients stored in another order", outcome(bench.base), outcome(other), atol=1e-6)
+
+
+def seeds_rule(bench: Bench) -> None:
+    """The same seed gives the same bits; another seed, with everyone taking part, gives something else."""
+    _same("the same seed", outcome(bench.base), outcome(bench.run()), atol=0.0)
+    if "deterministic" in bench.subject.entry.tags:
+        return
+    first, other = (outcome(bench.run(seed=seed, cohort=None, rounds=1)) for seed in (0, 1))
+    if all(np.array_equal(first[name], other[name], equal_nan=True) for name in first if "visits" not in name):
+        raise ContractBroken("another seed gives the same result: the key is not used")
+
+
+def idle_clients_keep_their_rows(bench: Bench) -> None:
+    """A round changes the private rows of its cohort and of nobody else."""
+    before, after = bench.run(rounds=2).state, bench.base.state
+    idle = np.flatnonzero(np.asarray(after.visits) == np.asarray(before.visits))
+    if len(idle) != len(before.visits) - COHORT:
+        raise ContractBroken(f"{len(before.visits) - len(idle)} clients took part in a round of {COHORT}")
+    rows = [_rows(state.private, idle) for state in (before, after)]
+    _same("private rows of clients outside the cohort", rows[0], rows[1], atol=0.0)
+
+
+def _rows(private: object, idle: np.ndarray) -> dict[str, np.ndarray]:
+    leaves = [np.asarray(leaf)[idle] for leaf in jax.tree.leaves(private)]
+    return dict(zip(tree.paths(private), leaves, strict=True))
+
+
+def padding_does_not_matter(bench: Bench) -> None:
+    """Neither what lies between clients' rows nor how long the padding is changes anything."""
+    _same("NaN between clients' rows", outcome(bench.base), outcome(bench.run(junk=np.nan)), atol=0.0)
+    longer = capacity_raised(bench.runner(), 5).run()
+    _same("longer padding", outcome(bench.base), outcome(longer), atol=1e-6)
+
+
+def second_round_does_not_compile(bench: Bench) -> None:
+    """After the first round nothing is compiled again: no Python values hide in the state."""
+    bench.run(rounds=1)
+    known = play._cache_size()
+    bench.run(rounds=ROUNDS)
+    if play._cache_size() != known:
+        raise ContractBroken("a later round compiled again: the state's types change, or it holds Python values")
+
+
+def resumed_equals_uninterrupted(bench: Bench) -> None:
+    """A run stopped and resumed ends bit for bit where an uninterrupted one does."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpointed(bench, Path(folder), ROUNDS - 1)
+        resumed = checkpointed(bench, Path(folder), ROUNDS)
+    whole, again = outcome(bench.base), outcome(resumed)
+    last = {name: values for name, values in whole.items() if name.startswith(("state", f"round {ROUNDS}"))}
+    _same("resumed against uninterrupted", last, {name: again[name] for name in last}, atol=0.0)
+
+
+def numbers_stay_finite(bench: Bench) -> None:
+    """An empty client, a client with one class and a federation of one client give finite numbers."""
+    _all_finite("with an empty client", outcome(bench.base))
+    probe = predictions(bench.method, worlds.limit_world("one_client"), rounds=2)
+    if not np.isfinite(probe).all():
+        raise ContractBroken("with a single client predictions are not finite")
+
+
+def _all_finite(when: str, found: Mapping[str, np.ndarray]) -> None:
+    for name, values in found.items():
+        if np.asarray(values).dtype.kind == "f" and not np.isfinite(values).all():
+            raise ContractBroken(f"{when} '{name}' is not finite")
+
+
+def lost_uploads_do_not_count(bench: Bench) -> None:
+    """An upload of weight 0 has no influence, whatever it holds."""
+    _all_finite("after a lost upload", outcome(bench.run(channels=(losing(1),))))
+
+
+def unseen_clients_are_served(bench: Bench) -> None:
+    """A client never seen in training is served, or refused in so many words."""
+    if bench.method.transductive:
+        seen, unseen = worlds.awkward()
+        try:
+            type(bench.runner())(bench.method, seen, unseen=unseen, settings=bench.runner().settings)
+        except Unsupported:
+            return
+        raise ContractBroken("a method that serves only its training clients took an unseen one")
+    scores = bench.base.record.latest("personal", "test")
+    if scores is None or not np.isfinite(scores.metrics["loss"][-worlds.NUM_UNSEEN :]).all():
+        raise ContractBroken("an unseen client was not served")
+
+
+def planted_groups_stay_hidden(bench: Bench) -> None:
+    """Only an oracle reads the planted group."""
+    if "oracle" in bench.subject.entry.tags:
+        return
+    runner = bench.runner()
+    runner.places = runner.places._replace(group=runner.places.group * 0)
+    _same("planted groups hidden", outcome(bench.base), outcome(runner.run()), atol=0.0)
+
+
+def limits_hold(bench: Bench) -> None:
+    """At every declared limit the method predicts what the other method predicts."""
+    for limit in bench.subject.entry.limits:
+        federation = worlds.limit_world(limit.world)
+        facts = {k: v for k, v in federation.facts.items() if k in bench.subject.entry.options}
+        ours = bench.with_plan({**facts, **limit.options}, worlds.FULL_BATCH)
+        other = Subject.method(METHODS[limit.same_served_as])
+        theirs = other.build(bench.subject.model, worlds.FULL_BATCH, limit.its_options)
+        found = [predictions(one, federation, rounds=3) for one in (ours, theirs)]
+        if not np.allclose(*found, atol=1e-5):
+            gap = np.abs(found[0] - found[1]).max()
+            raise ContractBroken(f"limit '{limit.text}': predictions differ by {gap:.3g}")
+
+
+def traffic_is_as_committed(bench: Bench, table: Table) -> None:
+    """Bytes per client equal the committed table."""
+    found = traffic_row(bench)
+    if bench.subject.name not in table:
+        raise ContractBroken(f"{bench.subject.name} is not in the traffic table; run `make traffic` and commit it")
+    if dict(table[bench.subject.name]) != found:
+        raise ContractBroken(f"traffic is {found}, committed is {dict(table[bench.subject.name])}")
+
+
+def traffic_row(bench: Bench) -> dict[str, int]:
+    """Bytes of each message of one client."""
+    return asdict(bench.runner().traffic(bench.method))
+
+
+CHECKS: tuple[Callable[[Bench], None], ...] = (
+    executors_agree,
+    storage_order_is_not_identity,
+    seeds_rule,
+    idle_clients_keep_their_rows,
+    padding_does_not_matter,
+    second_round_does_not_compile,
+    resumed_equals_uninterrupted,
+    numbers_stay_finite,
+    lost_uploads_do_not_count,
+    unseen_clients_are_served,
+    planted_groups_stay_hidden,
+    limits_hold,
+)

@@ -1,0 +1,29 @@
+"""Every check of the contract on every registered method and personalizer."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plures.contract import CHECKS, Bench, subjects, traffic_is_as_committed
+
+TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
+BENCHES: dict[str, Bench] = {}
+
+
+@pytest.fixture(params=subjects(), ids=lambda subject: subject.name, scope="module")
+def bench(request):
+    return BENCHES.setdefault(request.param.name, Bench(request.param))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_every_method_keeps_the_contract(bench, check):
+    check(bench)
+
+
+def test_bytes_per_client_equal_the_committed_table(bench):
+    traffic_is_as_committed(bench, TABLE)
+
+
+def test_the_committed_table_names_no_method_that_is_gone():
+    assert set(TABLE) == {subject.name for subject in subjects()}
