@@ -27,9 +27,7 @@ def test_unknown_choice_does_not_guess_from_afar():
 
 
 def test_unknown_choice_among_nothing_says_so():
-    assert (
-        str(UnknownChoice("option of guard", "lam", [])) == "no option of guard is called 'lam'. Known: none"
-    )
+    assert str(UnknownChoice("option of guard", "lam", [])) == "no option of guard is called 'lam'. Known: none"
 
 
 @pytest.mark.parametrize(("given", "shown"), [(0.7, "0.7"), ("many", "'many'"), (None, "None")])

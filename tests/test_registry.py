@@ -105,7 +105,5 @@ def test_known_options_pass_the_check(fruits):
 
 @pytest.mark.parametrize("given", ["colour", "base"])
 def test_an_option_the_factory_lacks_is_refused(fruits, given):
-    with pytest.raises(
-        UnknownChoice, match=rf"^no option of apple is called '{given}'.* Known: color, size$"
-    ):
+    with pytest.raises(UnknownChoice, match=rf"^no option of apple is called '{given}'.* Known: color, size$"):
         fruits["apple"].check_options({given: 1})

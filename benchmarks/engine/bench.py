@@ -168,10 +168,7 @@ def plain_table(rows: list[Result]) -> str:
     """Lay the rows out in aligned columns."""
     cells = [HEADER, *map(row_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        for line in cells
-    )
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
     return "\n".join(line.rstrip() for line in lines)
 
 

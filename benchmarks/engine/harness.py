@@ -21,9 +21,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--case", choices=sorted(CASES), required=True)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        "--threads", type=int, default=2, help="threads per operation (PyTorch only)"
-    )
+    parser.add_argument("--threads", type=int, default=2, help="threads per operation (PyTorch only)")
     return parser.parse_args()
 
 

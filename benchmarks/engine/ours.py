@@ -48,9 +48,7 @@ def build(case: Case, x: np.ndarray, y: np.ndarray) -> Callable[[int], None]:
 
     def run_rounds(number: int) -> None:
         nonlocal state
-        state, _ = jax.block_until_ready(
-            play(setup, runner.arrays, runner.places, runner.key, state, number)
-        )
+        state, _ = jax.block_until_ready(play(setup, runner.arrays, runner.places, runner.key, state, number))
 
     # Compile for the number of rounds that is timed.
     run_rounds(case.rounds)

@@ -25,9 +25,7 @@ def dense_model(case: Case, hidden: tuple[int, ...]) -> fedjax.Model:
     return fedjax.create_model_from_haiku(
         transformed_forward_pass=hk.transform(forward),
         sample_batch=sample,
-        train_loss=lambda batch, logits: fedjax.metrics.unreduced_cross_entropy_loss(
-            batch["y"], logits
-        ),
+        train_loss=lambda batch, logits: fedjax.metrics.unreduced_cross_entropy_loss(batch["y"], logits),
     )
 
 
@@ -38,9 +36,7 @@ def make_model(case: Case) -> fedjax.Model:
     return dense_model(case, (128,) if case.model == "mlp" else ())
 
 
-def make_sampler(
-    case: Case, x: np.ndarray, y: np.ndarray
-) -> fedjax.client_samplers.ClientSampler:
+def make_sampler(case: Case, x: np.ndarray, y: np.ndarray) -> fedjax.client_samplers.ClientSampler:
     """Hand the data to FedJAX, with uniform sampling without replacement."""
     clients = {client: {"x": x[client], "y": y[client]} for client in range(case.clients)}
     data = fedjax.InMemoryFederatedData(clients)
@@ -54,9 +50,7 @@ def build(case: Case, x: np.ndarray, y: np.ndarray) -> harness.RunRounds:
         fedjax.model_grad(model),
         client_optimizer=fedjax.optimizers.sgd(LEARNING_RATE),
         server_optimizer=fedjax.optimizers.sgd(1.0),
-        client_batch_hparams=fedjax.ShuffleRepeatBatchHParams(
-            batch_size=case.batch, num_epochs=1
-        ),
+        client_batch_hparams=fedjax.ShuffleRepeatBatchHParams(batch_size=case.batch, num_epochs=1),
     )
     sampler = make_sampler(case, x, y)
     params = model.init(jax.random.PRNGKey(SEED))

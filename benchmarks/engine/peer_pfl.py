@@ -87,9 +87,7 @@ def build(case: Case, x: np.ndarray, y: np.ndarray) -> harness.RunRounds:
             train_cohort_size=case.cohort,
             val_cohort_size=None,
         )
-        TrainingOnly().run(
-            params, backend, model, train_params, send_metrics_to_platform=False
-        )
+        TrainingOnly().run(params, backend, model, train_params, send_metrics_to_platform=False)
 
     return run_rounds
 

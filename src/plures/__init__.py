@@ -13,13 +13,12 @@ from __future__ import annotations
 from plures import channel, data, methods, models, personalize
 from plures._version import __version__
 from plures.engine import run
-from plures.types import Method, Model, Plan, Prelude, Weights
+from plures.types import Method, Model, Plan, Weights, then
 
 __all__ = [
     "Method",
     "Model",
     "Plan",
-    "Prelude",
     "Weights",
     "__version__",
     "channel",
@@ -28,4 +27,5 @@ __all__ = [
     "models",
     "personalize",
     "run",
+    "then",
 ]

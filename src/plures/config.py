@@ -27,7 +27,7 @@ class DataPart(Part):
     """Which federation, and how many clients are held out of training."""
 
     name: str = "digits"
-    hold_out: int = Field(8, ge=0)
+    hold_out: int = Field(default=8, ge=0)
     hold_out_seed: int = 0
     options: dict[str, Any] = {}
 
@@ -35,10 +35,10 @@ class DataPart(Part):
 class PlanPart(Part):
     """Local optimization; ``batch = 0`` is full batch."""
 
-    epochs: int = Field(2, ge=0)
-    steps: int | None = Field(None, ge=0)
-    batch: int = Field(10, ge=0)
-    lr: float = Field(0.1, gt=0)
+    epochs: int = Field(default=2, ge=0)
+    steps: int | None = Field(default=None, ge=0)
+    batch: int = Field(default=10, ge=0)
+    lr: float = Field(default=0.1, gt=0)
     optimizer: Literal["sgd", "adam", "momentum"] = "sgd"
 
     def build(self) -> Plan:
@@ -61,12 +61,12 @@ class Study(Part):
     plan: PlanPart = PlanPart()
     methods: tuple[str, ...] = DEFAULT_METHODS
     seeds: tuple[int, ...] = (0, 1, 2)
-    rounds: int = Field(60, ge=1)
+    rounds: int = Field(default=60, ge=1)
     cohort: int | str = "all"
     channels: tuple[str, ...] = ()
     executor: str = "auto"
-    eval_every: int = Field(10, ge=1)
-    checkpoint_every: int | None = Field(None, ge=1)
+    eval_every: int = Field(default=10, ge=1)
+    checkpoint_every: int | None = Field(default=None, ge=1)
 
     def federations(self) -> tuple[Federation, Federation | None]:
         """(seen, unseen) clients."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from plures.types import Tree
+
+Index: TypeAlias = Array | np.ndarray | slice | int
 
 
 def add(left: Tree, right: Tree) -> Tree:
@@ -59,7 +63,7 @@ def weighted_mean(stacked: Tree, weights: Array) -> Tree:
 
     A client of weight 0 does not count even if its numbers are not finite.
     """
-    share = weights / jnp.maximum(weights.sum(), jnp.finfo(weights.dtype).tiny)
+    share = weights / jnp.maximum(weights.sum(), 1e-30)
 
     def mean(leaf: Array) -> Array:
         column = share.reshape((-1,) + (1,) * (leaf.ndim - 1))
@@ -69,12 +73,12 @@ def weighted_mean(stacked: Tree, weights: Array) -> Tree:
     return jax.tree.map(mean, stacked)
 
 
-def at(stacked: Tree, index: Array | int) -> Tree:
+def at(stacked: Tree, index: Index) -> Tree:
     """Entry (or entries) ``index`` of axis 0 of every leaf."""
     return jax.tree.map(lambda leaf: leaf[index], stacked)
 
 
-def put(stacked: Tree, index: Array, values: Tree) -> Tree:
+def put(stacked: Tree, index: Index, values: Tree) -> Tree:
     """``stacked`` with entries ``index`` of axis 0 replaced."""
     return jax.tree.map(lambda leaf, new: leaf.at[index].set(new), stacked, values)
 
@@ -88,7 +92,7 @@ def num_bytes(tree: Tree) -> int:
     """Bytes of all leaves on the wire; works on shapes (``jax.eval_shape``) too."""
 
     def size(leaf: Array) -> int:
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if is_key(leaf):
             leaf = jax.eval_shape(jax.random.key_data, leaf)
         return int(math.prod(leaf.shape)) * leaf.dtype.itemsize
 
@@ -119,6 +123,11 @@ def all_finite(tree: Tree) -> Array:
     """Whether every number in the tree is finite."""
     checks = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree) if is_float(leaf)]
     return jnp.stack(checks).all() if checks else jnp.asarray(True)
+
+
+def is_key(leaf: Array) -> bool:
+    """Whether the leaf holds random keys."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def is_float(leaf: Array) -> bool:

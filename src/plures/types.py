@@ -8,7 +8,7 @@ network. Everything here is frozen. Three words for state are never mixed: *serv
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -212,6 +212,26 @@ class Prelude:
     rounds: int
     hand_over: Callable[[Key, Tree, Tree], Tree] = take_over
     everyone: bool = False
+
+
+def then(
+    prelude: Method,
+    rounds: int,
+    main: Method,
+    *,
+    hand_over: Callable[[Key, Tree, Tree], Tree] = take_over,
+    everyone: bool = False,
+) -> Method:
+    """``main`` after ``rounds`` rounds of ``prelude``; with ``everyone`` all clients take part in those.
+
+    A ``main`` that has a prelude already gets this one before it, handed over to that one.
+    """
+    if rounds < 1:
+        raise BadValue("rounds", rounds, "1 or more for a prelude")
+    if main.prelude is not None:
+        first = then(prelude, rounds, main.prelude.method, hand_over=hand_over, everyone=everyone)
+        return replace(main, prelude=replace(main.prelude, method=first))
+    return replace(main, prelude=Prelude(method=prelude, rounds=rounds, hand_over=hand_over, everyone=everyone))
 
 
 Channel: TypeAlias = Callable[[Key, Tree, Array, Array], tuple[Tree, Array]]

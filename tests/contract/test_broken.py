@@ -166,9 +166,7 @@ def test_an_upload_that_grows_is_caught():
 
 
 def test_an_engine_that_touches_idle_clients_is_caught(monkeypatch):
-    monkeypatch.setattr(
-        run_module.tree, "put", lambda stacked, index, new: jax.tree.map(lambda a: a + 1, stacked)
-    )
+    monkeypatch.setattr(run_module.tree, "put", lambda stacked, index, new: jax.tree.map(lambda a: a + 1, stacked))
 
     with pytest.raises(ContractBroken, match="outside the cohort"):
         checks.idle_clients_keep_their_rows(bench_of(local_only))

@@ -168,9 +168,7 @@ def test_a_bare_value_instead_of_an_array_is_refused(changed):
         from_arrays(**{"x": X, "y": Y, "client": CLIENT, **changed})
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ValueError, reason="numpy refuses rows of unequal length in its own words"
-)
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="numpy refuses rows of unequal length in its own words")
 def test_rows_of_unequal_length_are_refused():
     with pytest.raises(UserError):
         from_arrays([[0.0], [1.0, 2.0], [3.0]], Y, CLIENT)

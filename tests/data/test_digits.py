@@ -123,4 +123,4 @@ def test_loading_an_unknown_name_is_refused():
 
 
 def test_a_world_loads_as_its_federation():
-    assert data.load("mean_estimation", num_clients=4, rows=3).count.tolist() == [[3, 0, 0]] * 4
+    assert data.load("mean_estimation", num_clients=6, rows=20).count.tolist() == [[20, 0, 0]] * 6

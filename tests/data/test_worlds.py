@@ -16,10 +16,7 @@ MERGES = {
     "02-13": ([[0, 2], [1, 3]], 2.775709704688, 2.869078242699),
     "01-23": ([[0, 1], [2, 3]], 2.869982467870, 2.936047740703),
     "03-12": ([[0, 3], [1, 2]], 2.869982467870, 2.936047740703),
-    **{
-        f"{i} alone": ([[i], [k for k in range(4) if k != i]], 2.893796688477, 2.971025236498)
-        for i in range(4)
-    },
+    **{f"{i} alone": ([[i], [k for k in range(4) if k != i]], 2.893796688477, 2.971025236498) for i in range(4)},
     "02": ([[0, 2], [1], [3]], 2.622199534331, 2.705112490845),
     "13": ([[1, 3], [0], [2]], 2.622199534331, 2.705112490845),
     "01": ([[0, 1], [2], [3]], 2.669335915922, 2.738597239847),
@@ -45,9 +42,7 @@ def test_density_losses_are_those_of_the_closed_form(merge, variant):
 def test_density_floor_is_the_mean_entropy_of_the_clients(variant, floor):
     alone = [[k] for k in range(100)]
 
-    assert worlds.partition_loss(worlds.density_truth(variant=variant), alone) == pytest.approx(
-        floor, abs=1e-10
-    )
+    assert worlds.partition_loss(worlds.density_truth(variant=variant), alone) == pytest.approx(floor, abs=1e-10)
 
 
 def test_literal_variant_has_eight_clients_with_a_single_atom():
@@ -75,18 +70,16 @@ def test_a_group_weighs_by_its_number_of_clients():
 def test_density_facts_are_the_losses_of_one_and_of_natural_clusters():
     world = worlds.density(rows=1)
 
-    assert world.facts == pytest.approx(
-        {"global_loss": 3.166304598772, "group_loss": 2.468689363974}, abs=1e-10
-    )
+    assert world.facts == pytest.approx({"global_loss": 3.166304598772, "group_loss": 2.468689363974}, abs=1e-10)
 
 
 def test_density_samples_follow_the_truth():
     """The mean log-loss of the truth on its samples is its entropy, up to sampling."""
-    world = worlds.density(num_clients=20, num_symbols=10, rows=500)
+    world = worlds.density(num_clients=20, num_symbols=10, rows=60)
     federation, truth = world.federation, world.truth
 
     drawn = np.concatenate(
-        [-np.log(truth[row, federation.y[own]]) for row, own in enumerate(np.arange(10_000).reshape(20, 500))]
+        [-np.log(truth[row, federation.y[own]]) for row, own in enumerate(np.arange(1200).reshape(20, 60))]
     )
 
     entropy = -(truth * np.log(truth)).sum(1).mean()
@@ -102,9 +95,7 @@ def test_an_unknown_variant_is_refused():
     )
 
 
-@pytest.mark.xfail(
-    strict=True, raises=(RuntimeWarning, IndexError), reason="sizes are not checked at the border"
-)
+@pytest.mark.xfail(strict=True, raises=(RuntimeWarning, IndexError), reason="sizes are not checked at the border")
 @pytest.mark.parametrize("options", [{"num_symbols": 4}, {"num_symbols": 3}, {"num_clients": 3}])
 def test_density_sizes_that_cannot_work_are_refused(options):
     with pytest.raises(BadValue):
@@ -172,12 +163,6 @@ def test_mean_estimation_draws_around_the_truth():
     assert noise.std() == pytest.approx(2.0, rel=5 / math.sqrt(24_000))
 
 
-def test_mean_estimation_gives_all_rows_to_training():
-    world = worlds.mean_estimation(num_clients=4, rows=7)
-
-    assert world.weights.tolist() == [7.0] * 4
-
-
 def pooled(world, group):
     """All rows of a planted group, whatever their split."""
     federation = world.federation
@@ -229,6 +214,10 @@ NAMES = ("mean_estimation", "linear_clusters", "logistic_clusters", "density")
 @cache
 def small(name, seed=0):
     return worlds.registry.WORLDS[name].factory(num_clients=6, rows=20, seed=seed)
+
+
+def test_mean_estimation_gives_all_rows_to_training():
+    assert small("mean_estimation").weights.tolist() == [20.0] * 6
 
 
 @pytest.mark.parametrize("name", ["linear_clusters", "logistic_clusters"])

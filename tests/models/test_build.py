@@ -40,9 +40,7 @@ class Plain(nn.Module):
         return nn.Dense(2)(x)
 
 
-NET = from_flax(
-    Net(), shape=(3,), task=CLASSIFICATION, parts={"head": ("params/Dense_1/*",)}, features="hidden"
-)
+NET = from_flax(Net(), shape=(3,), task=CLASSIFICATION, parts={"head": ("params/Dense_1/*",)}, features="hidden")
 WEIGHTS = NET.init(KEYS[0])
 FORWARD, APPLY = jax.jit(NET.forward), jax.jit(NET.apply)
 
@@ -115,9 +113,7 @@ def test_features_are_the_inputs_of_the_head():
 
     features = NET.features(WEIGHTS, X)
 
-    np.testing.assert_allclose(
-        features @ head["kernel"] + head["bias"], APPLY(WEIGHTS, X), rtol=1e-4, atol=1e-6
-    )
+    np.testing.assert_allclose(features @ head["kernel"] + head["bias"], APPLY(WEIGHTS, X), rtol=1e-4, atol=1e-6)
 
 
 def test_a_flax_model_trains_under_vmap_as_each_client_alone():
@@ -149,9 +145,7 @@ def test_a_named_part_holds_the_leaves_of_its_patterns():
     assert part(NET, WEIGHTS, "head") == {"params/Dense_1/bias", "params/Dense_1/kernel"}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="only params whose path holds 'Norm' are found, not those named otherwise"
-)
+@pytest.mark.xfail(strict=True, reason="only params whose path holds 'Norm' are found, not those named otherwise")
 def test_a_batch_norm_under_another_name_is_whole_in_the_norm_part():
     class Renamed(nn.Module):
         @nn.compact
@@ -206,18 +200,14 @@ def double(params, x):
 
 
 def test_functions_become_a_model_of_weights():
-    model = from_functions(
-        init=lambda key: {"head": {"slope": jnp.asarray(3.0)}}, apply=double, task=REGRESSION
-    )
+    model = from_functions(init=lambda key: {"head": {"slope": jnp.asarray(3.0)}}, apply=double, task=REGRESSION)
     weights = model.init(KEYS[0])
 
     assert (weights.stats, model.apply(weights, X).tolist()) == ((), [6.0, 18.0, -12.0, 0.0])
 
 
 def test_functions_train_as_they_predict_unless_told_otherwise():
-    model = from_functions(
-        init=lambda key: {"head": {"slope": jnp.asarray(3.0)}}, apply=double, task=REGRESSION
-    )
+    model = from_functions(init=lambda key: {"head": {"slope": jnp.asarray(3.0)}}, apply=double, task=REGRESSION)
 
     outputs, stats = model.forward(KEYS[1], model.init(KEYS[0]), X, ALL)
 
@@ -228,9 +218,7 @@ def test_a_training_pass_of_its_own_gets_the_key():
     def noisy(key, params, x):
         return double(params, x) + jax.random.normal(key, (len(x),))
 
-    model = from_functions(
-        init=lambda key: {"head": {"slope": 1.0}}, apply=double, forward=noisy, task=REGRESSION
-    )
+    model = from_functions(init=lambda key: {"head": {"slope": 1.0}}, apply=double, forward=noisy, task=REGRESSION)
 
     outputs, _ = model.forward(KEYS[1], model.init(KEYS[0]), X, ALL)
 

@@ -18,9 +18,7 @@ KERNEL, BIAS = np.array([0.5, -0.25]), 0.125
 
 
 def head(kernel, bias):
-    return Weights(
-        {"head": {"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}}
-    )
+    return Weights({"head": {"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}})
 
 
 def value_and_slope(model, weights, x, y):
@@ -74,9 +72,7 @@ def test_squared_hinge_gradient_is_minus_twice_the_shortfall():
 def test_least_squares_gradient_is_the_residual():
     residual = X @ KERNEL + BIAS - TARGETS
 
-    value, slope = value_and_slope(
-        linear.least_squares((2,)), head(KERNEL, BIAS), X, TARGETS.astype(np.float32)
-    )
+    value, slope = value_and_slope(linear.least_squares((2,)), head(KERNEL, BIAS), X, TARGETS.astype(np.float32))
 
     np.testing.assert_allclose(value, np.square(residual).mean() / 2, rtol=1e-5)
     assert_head(slope, residual)

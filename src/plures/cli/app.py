@@ -6,7 +6,7 @@ import json
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import jax
 import typer
@@ -34,7 +34,7 @@ data_app = typer.Typer(help="Data sets and worlds.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 console = Console()
 
-Out = Annotated[Optional[Path], typer.Option("--out", help="Folder for the results.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for the results.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -52,18 +52,19 @@ def main(
 @app.command("compare")
 def compare_command(
     methods: Annotated[
-        Optional[list[str]], typer.Option("--method", "-m", help="A method, e.g. 'ditto:lam=0.5'; repeatable.")
+        list[str] | None,
+        typer.Option("--method", "-m", help="A method, e.g. 'ditto:lam=0.5'; repeatable."),
     ] = None,
     dataset: Annotated[str, typer.Option("--data", help="A data set or world.")] = "digits",
     hold_out: Annotated[int, typer.Option(help="Clients kept out of training.")] = 8,
-    model: Annotated[Optional[str], typer.Option(help="A model, e.g. 'mlp:hidden=64x32'.")] = None,
+    model: Annotated[str | None, typer.Option(help="A model, e.g. 'mlp:hidden=64x32'.")] = None,
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 60,
     seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.")] = 3,
     cohort: Annotated[str, typer.Option(help="'all', a number, or 'weighted:NUMBER'.")] = "all",
     epochs: Annotated[int, typer.Option(help="Local epochs per round.")] = 2,
     batch: Annotated[int, typer.Option(help="Local batch size; 0 is full batch.")] = 10,
     lr: Annotated[float, typer.Option(help="Local step size.")] = 0.1,
-    channel: Annotated[Optional[list[str]], typer.Option("--channel", help="E.g. 'drop_out:share=0.2'.")] = None,
+    channel: Annotated[list[str] | None, typer.Option("--channel", help="E.g. 'drop_out:share=0.2'.")] = None,
     executor: Annotated[str, typer.Option(help="auto, vectorized, chunked:N, one_by_one.")] = "auto",
     out: Out = None,
 ) -> None:
@@ -86,9 +87,7 @@ def compare_command(
 
 
 @app.command("run")
-def run_command(
-    study: Annotated[Path, typer.Argument(help="A study in TOML.")], out: Out = None
-) -> None:
+def run_command(study: Annotated[Path, typer.Argument(help="A study in TOML.")], out: Out = None) -> None:
     """Run a study described by a TOML file."""
     play_study(read_study(study), out or fresh_folder(study.stem))
 
@@ -108,7 +107,7 @@ def resume_command(folder: Annotated[Path, typer.Argument(help="A run folder.")]
 
 @app.command("methods")
 def methods_command(
-    name: Annotated[Optional[str], typer.Argument(help="A method or personalizer.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A method or personalizer.")] = None,
 ) -> None:
     """List methods and personalizers, or show one: formula, options, traffic, limits."""
     if name is None:
@@ -128,7 +127,7 @@ def data_list() -> None:
 @app.command("new-method")
 def new_method(
     name: Annotated[str, typer.Argument(help="A new name, in snake_case.")],
-    to: Annotated[Optional[Path], typer.Option(help="Folder; the package's methods by default.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Folder; the package's methods by default.")] = None,
 ) -> None:
     """Write the skeleton of a new method: a file that already passes the contract suite."""
     path = write_skeleton(name, to)
@@ -137,7 +136,7 @@ def new_method(
 
 @app.command("reproduce")
 def reproduce_command(
-    name: Annotated[Optional[str], typer.Argument(help="Which one; none lists them.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Which one; none lists them.")] = None,
     scale: Annotated[str, typer.Option(help="small or full.")] = "small",
     out: Out = None,
 ) -> None:
@@ -197,5 +196,6 @@ def fresh_folder(name: str) -> Path:
 def keep_compilations() -> None:
     """Keep compiled programs between commands, so that the second run starts at once."""
     home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    jax.config.update("jax_compilation_cache_dir", str(home / "plures" / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    update: Any = jax.config.update
+    update("jax_compilation_cache_dir", str(home / "plures" / "compiled"))
+    update("jax_persistent_cache_min_compile_time_secs", 0.2)

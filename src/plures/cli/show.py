@@ -61,7 +61,13 @@ def _traffic(entry: Entry) -> str:
     method = entry.factory(world.model, plan=Plan(), **options)
     found = Runner(method, world.federation, settings=Settings(rounds=1)).traffic(method)
     size = sum(leaf.size * 4 for leaf in jax.tree.leaves(jax.eval_shape(world.model.init, jax.random.key(0))))
-    parts = {"join": found.join, "down": found.down, "up": found.up, "answer": found.answer, "serve": found.serve}
+    parts = {
+        "join": found.join,
+        "down": found.down,
+        "up": found.up,
+        "answer": found.answer,
+        "serve": found.serve,
+    }
     said = ", ".join(f"{name} {value / size:.2f}" for name, value in parts.items())
     return f"traffic per client, in model sizes: {said}"
 

@@ -93,7 +93,12 @@ class Bench:
         return self.runner(**changes).run()
 
     def runner(
-        self, *, junk: float = 0.0, order: list[int] | None = None, method: Method | None = None, **changes: Any
+        self,
+        *,
+        junk: float = 0.0,
+        order: list[int] | None = None,
+        method: Method | None = None,
+        **changes: Any,
     ) -> Runner:
         """A runner on the awkward federation."""
         chosen = method or self.method
@@ -122,7 +127,7 @@ def outcome(run: Run) -> dict[str, np.ndarray]:
 
 
 def _plain(leaf: Any) -> np.ndarray:
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if tree.is_key(leaf):
         leaf = jax.random.key_data(leaf)
     return np.asarray(leaf)
 

@@ -63,9 +63,7 @@ def _client(uid: int) -> tuple[Any, Any, tuple[int, int, int]]:
     return x, labels.astype(np.int32), SIZES[uid]
 
 
-def _laid_out(
-    clients: list[Any], order: list[int], junk: float, groups: list[int] | None = None
-) -> Federation:
+def _laid_out(clients: list[Any], order: list[int], junk: float, groups: list[int] | None = None) -> Federation:
     """Clients stored in an order, with junk rows between them."""
     x_parts, y_parts, starts, counts, at = [], [], [], [], 0
     for uid in order:

@@ -11,14 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from plures.errors import BadData, BadValue, UnknownChoice
 
 
-def check_arrays(
-    x: NDArray[Any], y: NDArray[Any], client: NDArray[Any], task: str, num_classes: int | None
-) -> int:
+def check_arrays(x: NDArray[Any], y: NDArray[Any], client: NDArray[Any], task: str, num_classes: int | None) -> int:
     """The number of classes (0 for regression), or an error that names what is wrong."""
     if not len(x) == len(y) == len(client):
-        raise BadData(
-            f"x, y and client must be equally long, got {len(x)}, {len(y)} and {len(client)} examples"
-        )
+        raise BadData(f"x, y and client must be equally long, got {len(x)}, {len(y)} and {len(client)} examples")
     if not len(x):
         raise BadData("there are no examples; give at least one")
     _check_finite("x", x)
@@ -66,9 +62,7 @@ def split_codes(split: ArrayLike, length: int, splits: Sequence[str]) -> NDArray
     return np.array([list(splits).index(word) for word in words], np.int64)[inverse]
 
 
-def one_per_client(
-    what: str, given: Mapping[str, int] | None, names: NDArray[Any]
-) -> NDArray[np.int64] | None:
+def one_per_client(what: str, given: Mapping[str, int] | None, names: NDArray[Any]) -> NDArray[np.int64] | None:
     """The number of every client in order, or an error that names the first client without one."""
     if given is None:
         return None

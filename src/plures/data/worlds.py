@@ -90,7 +90,13 @@ def _orthogonal(direction: NDArray[Any]) -> NDArray[Any]:
 
 @registry.world(title="Mean estimation")
 def mean_estimation(
-    *, num_clients: int = 20, dim: int = 4, rows: int = 25, radius: float = 0.5, sigma: float = 1.0, seed: int = 0
+    *,
+    num_clients: int = 20,
+    dim: int = 4,
+    rows: int = 25,
+    radius: float = 0.5,
+    sigma: float = 1.0,
+    seed: int = 0,
 ) -> World:
     """Each client estimates its own mean, at distance exactly ``radius`` from the average of all means.
 
@@ -138,7 +144,12 @@ def linear_clusters(
     noise = np.asarray(jax.random.normal(keys[2], (num_clients, rows)))
     y = np.einsum("crd,cd->cr", x, centers[group]) + sigma * noise
     federation = _assemble(
-        x, y.astype(np.float32), group=group, shares=(0.6, 0.2, 0.2), task="regression", title="linear clusters"
+        x,
+        y.astype(np.float32),
+        group=group,
+        shares=(0.6, 0.2, 0.2),
+        task="regression",
+        title="linear clusters",
     )
     return World(
         federation=federation,
@@ -209,9 +220,7 @@ def density(
     seed: int = 0,
 ) -> World:
     """Clients draw symbols from distributions in ``num_groups`` natural clusters (``density_truth``)."""
-    truth = density_truth(
-        num_clients=num_clients, num_symbols=num_symbols, num_groups=num_groups, variant=variant
-    )
+    truth = density_truth(num_clients=num_clients, num_symbols=num_symbols, num_groups=num_groups, variant=variant)
     group = np.arange(num_clients) % num_groups
     logits = jnp.log(jnp.asarray(truth))[:, None, :]
     y = jax.random.categorical(_key(seed), logits, shape=(num_clients, rows))
@@ -225,7 +234,7 @@ def density(
         title="categorical density",
         seed=seed,
     )
-    natural = [list(np.flatnonzero(group == i)) for i in range(num_groups)]
+    natural = [list(range(i, num_clients, num_groups)) for i in range(num_groups)]
     everyone = [list(range(num_clients))]
     facts = {"global_loss": partition_loss(truth, everyone), "group_loss": partition_loss(truth, natural)}
     return World(federation=federation, model=linear.density((0,), num_symbols), truth=truth, facts=facts)

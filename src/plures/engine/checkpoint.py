@@ -97,16 +97,12 @@ def _arrays(state: State) -> dict[str, np.ndarray]:
     return dict(zip(tree.paths(state), leaves, strict=True))
 
 
-def _is_key(leaf: Any) -> bool:
-    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def _plain(leaf: Any) -> np.ndarray:
-    return np.array(jax.random.key_data(leaf) if _is_key(leaf) else leaf, order="C")
+    return np.array(jax.random.key_data(leaf) if tree.is_key(leaf) else leaf, order="C")
 
 
 def _restored(array: np.ndarray, like: Any) -> Any:
-    if _is_key(like):
+    if tree.is_key(like):
         return jax.random.wrap_key_data(jnp.asarray(array))
     if array.shape != like.shape or array.dtype != like.dtype:
         raise BadFile(f"a checkpointed array is {array.dtype}{array.shape}, wanted {like.dtype}{like.shape}")
@@ -126,9 +122,7 @@ def _read_record(folder: Path) -> Record:
     scores = pl.read_parquet(folder / "scores.parquet")
     blocks = []
     for (round_, kind, split), part in scores.group_by(["round", "kind", "split"], maintain_order=True):
-        by_metric = {
-            str(name): one for (name,), one in part.group_by(["metric"], maintain_order=True)
-        }
+        by_metric = {str(name): one for (name,), one in part.group_by(["metric"], maintain_order=True)}
         uid = next(iter(by_metric.values()))["uid"].to_numpy()
         metrics = {name: one["value"].to_numpy() for name, one in by_metric.items()}
         blocks.append(Scores(int(str(round_)), str(kind), str(split), uid, metrics))
@@ -146,4 +140,3 @@ def _to_disk(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-

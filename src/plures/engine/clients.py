@@ -26,8 +26,8 @@ class Arrays(NamedTuple):
 class Place(NamedTuple):
     """Where one client's rows lie (train, valid, test), and who it is; stacked on axis 0 for many clients."""
 
-    start: Array
-    count: Array
+    starts: Array
+    sizes: Array
     uid: Array
     domain: Array
     group: Array
@@ -69,15 +69,13 @@ def _floats(values: np.ndarray) -> Array:
 def rows(layout: Layout, arrays: Arrays, place: Place, split: int) -> Rows:
     """One client's rows of one split."""
     capacity = layout.capacity[split]
-    count = capacity if layout.equal[split] else place.count[split]
-    return Rows(arrays.x, arrays.y, place.start[split], count, capacity)
+    count = capacity if layout.equal[split] else place.sizes[split]
+    return Rows(arrays.x, arrays.y, place.starts[split], count, capacity)
 
 
 def view(layout: Layout, arrays: Arrays, place: Place) -> Data:
     """One client's data as a method sees them."""
-    return Data(
-        rows(layout, arrays, place, TRAIN), rows(layout, arrays, place, VALID), place.domain, place.group
-    )
+    return Data(rows(layout, arrays, place, TRAIN), rows(layout, arrays, place, VALID), place.domain, place.group)
 
 
 def cut_out(layout: Layout, arrays: Arrays, place: Place) -> tuple[Arrays, Place]:
@@ -85,11 +83,11 @@ def cut_out(layout: Layout, arrays: Arrays, place: Place) -> tuple[Arrays, Place
     starts = np.cumsum([0, *layout.capacity[:2]])
     parts = [_padded(arrays, place, split, layout.capacity[split]) for split in (TRAIN, VALID, TEST)]
     alone = Arrays(jnp.concatenate([p.x for p in parts]), jnp.concatenate([p.y for p in parts]))
-    return alone, place._replace(start=jnp.asarray(starts, jnp.int32))
+    return alone, place._replace(starts=jnp.asarray(starts, jnp.int32))
 
 
 def _padded(arrays: Arrays, place: Place, split: int, capacity: int) -> Arrays:
-    first, count = int(place.start[split]), int(place.count[split])
+    first, count = int(place.starts[split]), int(place.sizes[split])
 
     def cut(values: Array) -> Array:
         blank = jnp.nan if jnp.issubdtype(values.dtype, jnp.floating) else 0

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from plures import tree
 from plures.engine.clients import Arrays, Layout, cut_out
@@ -120,7 +119,7 @@ def idle_share(work: Sequence[int], cohort_size: int, size: int) -> float:
 def _chunked(mapped: Callable[[Any], Tree], clients: Any, size: int) -> Tree:
     """Largest clients first; the last chunk is filled up with repeats that are thrown away."""
     total = clients.place.uid.shape[0]
-    order = jnp.argsort(-clients.place.count.sum(-1), stable=True)
+    order = jnp.argsort(-clients.place.sizes.sum(-1), stable=True)
     padded = jnp.concatenate([order, jnp.repeat(order[-1:], -total % size)])
     chunks = jax.tree.map(lambda leaf: leaf[padded].reshape(-1, size, *leaf.shape[1:]), clients)
     results = jax.lax.map(jax.vmap(mapped), chunks)
@@ -128,9 +127,7 @@ def _chunked(mapped: Callable[[Any], Tree], clients: Any, size: int) -> Tree:
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:total][back], results)
 
 
-def _one_by_one(
-    function: ClientFunction, setup: Any, arrays: Arrays, server: Tree, clients: Any
-) -> Tree:
+def _one_by_one(function: ClientFunction, setup: Any, arrays: Arrays, server: Tree, clients: Any) -> Tree:
     results = []
     for index in range(clients.place.uid.shape[0]):
         one = tree.at(clients, index)
@@ -150,7 +147,7 @@ def _call(function: ClientFunction, setup: Any, arrays: Arrays, server: Tree, on
 
 def _account(function: Any, layout: Layout, one: Any, server: Tree, error: Exception) -> str:
     stage = function.__name__.removesuffix("_one").replace("_", " ")
-    rows = [int(n) for n in one.place.count]
+    rows = [int(n) for n in one.place.sizes]
     return (
         f"{stage} failed in round {int(one.round)} for the client with uid {int(one.place.uid)} "
         f"(train, valid, test rows: {rows}): {type(error).__name__}: {str(error).splitlines()[0]}\n"

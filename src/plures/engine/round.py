@@ -6,7 +6,7 @@ Functions named ``*_one`` are for ONE client; the executor maps them over the co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax import Array
@@ -49,14 +49,14 @@ def one_round(
     def exchange(turn: Array | int, carry: tuple[Tree, Client, Info]) -> tuple[Tree, Client, Info]:
         server, cohort, _ = carry
         uploads, private, info = executor.run(train_one, setup, arrays, server, cohort)
-        weights = cohort.place.count[:, TRAIN].astype(float)
+        weights = cohort.place.sizes[:, TRAIN].astype(float)
         for number, channel in enumerate(setup.channels):
             noise = jax.random.fold_in(derive(key, Purpose.CHANNEL, round_, number), turn)
             uploads, weights = channel(noise, uploads, weights, cohort.place.uid)
         server = method.merge(server, uploads, weights, cohort.place.uid)
         return server, joined(cohort, private), info
 
-    server, cohort, info = _turns(method, executor, exchange, exchange(0, (server, cohort, {})))
+    server, cohort, info = _more_turns(setup, exchange, exchange(0, (server, cohort, {})))
     if method.settle is not None:
         private = executor.run(settle_one, setup, arrays, server, cohort)
         cohort = cohort._replace(private=private)
@@ -92,10 +92,11 @@ def joined(cohort: Client, private: Tree) -> Client:
     return cohort._replace(private=private, visits=cohort.visits.clip(1))
 
 
-def _turns(method, executor, exchange, carry):  # type: ignore[no-untyped-def]
+def _more_turns(setup: Setup, exchange: Any, carry: Any) -> Any:
     """The remaining turns of a round, the first being done."""
-    if executor.on_host:
-        for turn in range(1, method.turns):
-            carry = exchange(turn, carry)
-        return carry
-    return jax.lax.fori_loop(1, method.turns, exchange, carry) if method.turns > 1 else carry
+    turns = setup.method.turns
+    if not setup.executor.on_host:
+        return jax.lax.fori_loop(1, turns, exchange, carry) if turns > 1 else carry
+    for turn in range(1, turns):
+        carry = exchange(turn, carry)
+    return carry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -215,9 +215,7 @@ class Runner:
         ]
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
-    def _score_block(
-        self, setup: Setup, state: State, private: Tree, block: np.ndarray, with_unseen: bool
-    ) -> Any:
+    def _score_block(self, setup: Setup, state: State, private: Tree, block: np.ndarray, with_unseen: bool) -> Any:
         extra = self.everyone.num_clients - self.num_seen if with_unseen else 0
         rows_ = np.concatenate([block, self.num_seen + np.arange(extra)])
         blank = jax.tree.map(lambda leaf: jnp.zeros((extra, *leaf.shape[1:]), leaf.dtype), private)
@@ -233,18 +231,14 @@ class Runner:
         for _ in range(length):
             chosen = np.asarray(_cohort(setup, self.key, state.round, places))
             private = self.store.get(chosen) if self.store else tree.at(state.private, chosen)
-            clients = _clients(
-                tree.at(places, chosen), private, state.visits[chosen], state.round, self.key
-            )
+            clients = _clients(tree.at(places, chosen), private, state.visits[chosen], state.round, self.key)
             step = one_round if setup.executor.on_host else _one_round
             server, private, info = step(setup, self.arrays, state.server, clients, self.key, state.round)
             if self.store is None:
                 state = state._replace(private=tree.put(state.private, chosen, private))
             else:
                 self.store.put(chosen, private)
-            state = state._replace(
-                round=state.round + 1, server=server, visits=state.visits.at[chosen].add(1)
-            )
+            state = state._replace(round=state.round + 1, server=server, visits=state.visits.at[chosen].add(1))
             infos.append({name: values.mean() for name, values in info.items()})
         return state, tree.stack(infos)
 
@@ -279,13 +273,11 @@ def _check_uids(federation: Federation) -> None:
 
 def _clients(places: Place, private: Tree, visits: Array, round_: Array, key: Key) -> Client:
     size = places.uid.shape[0]
-    return Client(
-        places, private, visits, jnp.broadcast_to(round_, (size,)), jnp.broadcast_to(key, (size,))
-    )
+    return Client(places, private, visits, jnp.broadcast_to(round_, (size,)), jnp.broadcast_to(key, (size,)))
 
 
 def _cohort(setup: Setup, key: Key, round_: Array, places: Place) -> Array:
-    sizes = places.count[:, TRAIN].astype(float)
+    sizes = places.sizes[:, TRAIN].astype(float)
     return setup.cohort.draw(derive(key, Purpose.COHORT, round_), sizes)
 
 
@@ -295,9 +287,7 @@ def _one_round(setup: Setup, *args: Any) -> Any:
 
 
 @partial(jax.jit, static_argnums=(0, 5), donate_argnums=4)
-def play(
-    setup: Setup, arrays: Arrays, places: Place, key: Key, state: State, length: int
-) -> tuple[State, Info]:
+def play(setup: Setup, arrays: Arrays, places: Place, key: Key, state: State, length: int) -> tuple[State, Info]:
     """``length`` rounds in one compiled loop; places are in the order of uids."""
     rounds = state.round + jnp.arange(length)
     chosen = jax.vmap(lambda round_: _cohort(setup, key, round_, places))(rounds)
@@ -308,9 +298,7 @@ def play(
             tree.at(places, cohort), tree.at(state.private, cohort), state.visits[cohort], round_, key
         )
         server, private, info = one_round(setup, arrays, state.server, clients, key, round_)
-        after = State(
-            round_ + 1, server, tree.put(state.private, cohort, private), state.visits.at[cohort].add(1)
-        )
+        after = State(round_ + 1, server, tree.put(state.private, cohort, private), state.visits.at[cohort].add(1))
         return after, {name: values.mean() for name, values in info.items()}
 
     return jax.lax.scan(step, state, (rounds, chosen))

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-
 import jax.numpy as jnp
 import optax
 from jax import Array
@@ -48,9 +47,7 @@ class Message(NamedTuple):
     paper="arXiv:1910.06378",
     limits=[Limit("a single client needs no correction", same_served_as="fedavg", world="one_client")],
 )
-def scaffold(
-    model: Model, *, plan: Plan = Plan(), server_lr: float = 1.0, weighting: str = "uniform"
-) -> Method:
+def scaffold(model: Model, *, plan: Plan = Plan(), server_lr: float = 1.0, weighting: str = "uniform") -> Method:
     """One global model by SGD with control variates against client drift."""
     if plan.optimizer is not optax.sgd:
         raise Unsupported("scaffold corrects plain SGD steps; use a plan with optimizer=optax.sgd")
@@ -99,5 +96,3 @@ def scaffold(
         serve=serve,
         common=lambda download: download.weights,
     )
-
-

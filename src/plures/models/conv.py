@@ -37,7 +37,7 @@ def conv2d(x: Array, kernel: Array, bias: Array | None = None) -> Array:
     return _conv(x, kernel) + bias
 
 
-def patches_of(x: Array, size: tuple[int, int]) -> Array:
+def patches_of(x: Array, size: tuple[int, ...]) -> Array:
     """The window at each place, flattened: (batch, height, width, rows * columns * channels)."""
     height, width = x.shape[1] - size[0] + 1, x.shape[2] - size[1] + 1
     windows = [x[:, i : i + height, j : j + width] for i in range(size[0]) for j in range(size[1])]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from plures import registry
+from plures import registry, tree
 from plures.models.build import (
     BINARY,
     CLASSIFICATION,
@@ -40,7 +39,7 @@ def ridge_penalty(ridge: float) -> Callable[[Tree], Array] | None:
     """(ridge / 2) |params|^2, or nothing at 0."""
     if ridge == 0:
         return None
-    return lambda params: 0.5 * ridge * sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(params))
+    return lambda params: 0.5 * ridge * tree.squared_norm(params)
 
 
 def _linear(shape: tuple[int, ...], num_outputs: int | None, task: Task, ridge: float) -> Model:

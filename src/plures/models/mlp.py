@@ -22,9 +22,7 @@ def dense_init(key: Key, width: int, outputs: int) -> Tree:
 
 
 @registry.model(title="Multilayer perceptron")
-def mlp(
-    shape: tuple[int, ...], num_outputs: int, *, hidden: tuple[int, ...] = (128,), ridge: float = 0.0
-) -> Model:
+def mlp(shape: tuple[int, ...], num_outputs: int, *, hidden: tuple[int, ...] = (128,), ridge: float = 0.0) -> Model:
     """Dense layers with ReLU between them; the last one is the head."""
     if any(width < 1 for width in hidden):
         raise BadValue("hidden", hidden, "a tuple of positive widths")
@@ -33,9 +31,7 @@ def mlp(
 
     def init(key: Key) -> Tree:
         keys = jax.random.split(key, len(widths) - 1)
-        return {
-            name: dense_init(keys[i], widths[i], widths[i + 1]) for i, name in enumerate([*names, "head"])
-        }
+        return {name: dense_init(keys[i], widths[i], widths[i + 1]) for i, name in enumerate([*names, "head"])}
 
     def features(params: Tree, x: Array) -> Array:
         x = flat(x)

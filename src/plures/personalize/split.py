@@ -62,9 +62,7 @@ def split(base: Method, *, keep: str = "head") -> Method:
     def serve(key: Key, first: Weights, own: list[Array], data: Data) -> Weights:
         return base.serve(key, whole(apart(first)[0], own), (), data)
 
-    return replace(
-        base, offer=offer, send=send, join=join, train=train, merge=merge, serve=serve, common=None
-    )
+    return replace(base, offer=offer, send=send, join=join, train=train, merge=merge, serve=serve, common=None)
 
 
 def leaves_of_part(model: Model, shape: Weights, part: str) -> list[bool]:

@@ -11,7 +11,14 @@ import numpy as np
 if TYPE_CHECKING:
     import polars as pl
 
-ROW = {"round": "Int32", "uid": "Int32", "split": "String", "kind": "String", "metric": "String", "value": "Float32"}
+ROW = {
+    "round": "Int32",
+    "uid": "Int32",
+    "split": "String",
+    "kind": "String",
+    "metric": "String",
+    "value": "Float32",
+}
 
 
 @dataclass(frozen=True)
@@ -87,16 +94,18 @@ class Record:
         """A row per (round, uid, split, kind, metric)."""
         import polars as pl
 
-        schema = {name: getattr(pl, kind) for name, kind in ROW.items()}
+        schema: dict[Any, Any] = {name: getattr(pl, kind) for name, kind in ROW.items()}
         parts = [
-            pl.DataFrame({"uid": one.uid, "value": values}).select(
+            pl.DataFrame({"uid": one.uid, "value": values})
+            .select(
                 pl.lit(one.round).alias("round"),
                 "uid",
                 pl.lit(one.split).alias("split"),
                 pl.lit(one.kind).alias("kind"),
                 pl.lit(name).alias("metric"),
                 "value",
-            ).cast(schema)
+            )
+            .cast(schema)
             for one in self.scores
             for name, values in one.metrics.items()
         ]

@@ -81,9 +81,17 @@ def study_bars(console: Console) -> Iterator[Any]:
             run = at.run
             score = "" if run.score is None else f"{run.metric} {run.score:.3f}"
             note = f"{run.rounds_per_second:.1f} rounds/s  {run.num_bytes / 1e6:.1f} MB  {score}"
-            bars.update(now, description=f"{at.method} seed {at.seed}", total=run.rounds, completed=run.round, note=note)
+            bars.update(
+                now,
+                description=f"{at.method} seed {at.seed}",
+                total=run.rounds,
+                completed=run.round,
+                note=note,
+            )
             done = at.index * run.rounds + run.round
-            bars.update(whole, total=at.total * run.rounds, completed=done, note=f"run {at.index + 1} of {at.total}")
+            bars.update(
+                whole, total=at.total * run.rounds, completed=done, note=f"run {at.index + 1} of {at.total}"
+            )
 
         yield tell
 

@@ -139,9 +139,7 @@ def compare(
         labels = [pl.lit(name).alias("method"), pl.lit(seed).alias("seed")]
         tables.append(table.select(*labels, pl.all()))
         seconds[name] += spent
-    result = Comparison(
-        pl.concat(tables, how="diagonal_relaxed"), chosen.score, chosen.higher_is_better, seconds
-    )
+    result = Comparison(pl.concat(tables, how="diagonal_relaxed"), chosen.score, chosen.higher_is_better, seconds)
     if out is not None:
         save_comparison(Path(out), result)
     return result

@@ -25,7 +25,9 @@ class Row:
     met: bool | None = None
 
 
-def within(id: str, what: str, ours: float, target: float, tolerance: float, *, published: float | None = None) -> Row:
+def within(
+    id: str, what: str, ours: float, target: float, tolerance: float, *, published: float | None = None
+) -> Row:
     """A row whose bar is a distance from a target.
 
     >>> within("q1", "loss", 3.17, 3.1663, 0.005).met

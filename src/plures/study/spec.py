@@ -14,7 +14,16 @@ from plures.errors import BadValue, Unsupported
 from plures.registry import CHANNELS, METHODS, MODELS, PERSONALIZERS, Entry, Registry
 from plures.types import Channel, Method, Model, Plan
 
-__all__ = ["Named", "build_channel", "build_method", "build_model", "channel", "methods", "models", "personalize"]
+__all__ = [
+    "Named",
+    "build_channel",
+    "build_method",
+    "build_model",
+    "channel",
+    "methods",
+    "models",
+    "personalize",
+]
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,7 @@ def worst_decile(values: NDArray[np.floating], *, higher_is_better: bool) -> flo
     return float(np.percentile(finite, 10 if higher_is_better else 90))
 
 
-def share_worse(
-    values: NDArray[np.floating], reference: NDArray[np.floating], *, higher_is_better: bool
-) -> float:
+def share_worse(values: NDArray[np.floating], reference: NDArray[np.floating], *, higher_is_better: bool) -> float:
     """The share of clients that score strictly worse than in the reference."""
     both = np.isfinite(values) & np.isfinite(reference)
     if not both.any():

@@ -1,0 +1,57 @@
+# Every target sets up what it needs; a fresh machine with Python 3.11+ is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= 2
+export JAX_PLATFORMS ?= cpu
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-padding bench-scaling clean
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## Make the virtual environment and install everything into it
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "plures needs Python 3.11 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,dev]'
+	@touch $@
+
+demo: $(READY)  ## Compare methods on the embedded federation and write the run folder
+	$(BIN)/plures compare --out runs/demo
+
+test: $(READY)  ## Run the test suite (what CI runs)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
+
+test-all: $(READY)  ## Run the test suite with the slow tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+check: $(READY) format lint types test  ## Format, lint, types and tests
+
+format: $(READY)  ## Format the code
+	$(BIN)/ruff format src tests benchmarks examples
+
+lint: $(READY)  ## Lint the code
+	$(BIN)/ruff check src tests benchmarks examples
+
+types: $(READY)  ## Check types (strict on src/)
+	$(BIN)/mypy
+
+traffic: $(READY)  ## Write the table of bytes per message that the contract suite compares with
+	$(BIN)/python tests/contract/write_traffic.py
+
+bench-engine: $(READY)  ## Time the engine against its peers and write benchmarks/engine.md
+	$(BIN)/python benchmarks/engine/bench.py
+
+bench-padding: $(READY)  ## Measure how much local work is padding and write benchmarks/padding.md
+	$(BIN)/python benchmarks/padding.py
+
+bench-scaling: $(READY)  ## Measure time and memory against the number of clients and write benchmarks/scaling.md
+	$(BIN)/python benchmarks/scaling.py
+
+clean:  ## Remove what the targets made
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache runs benchmarks/.envs
