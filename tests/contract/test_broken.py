@@ -9,8 +9,7 @@ import pytest
 
 from plures import tree
 from plures.contract import Bench, ContractBroken, Subject, checks, traffic_is_as_committed, worlds
-from plures.engine import checkpoint
-from plures.engine import run as run_module
+from plures.engine import checkpoint, run
 from plures.errors import Unsupported
 from plures.methods.fedavg import fedavg
 from plures.methods.fedprox import fedprox
@@ -51,10 +50,6 @@ def reading_padding(data):
     return data.train.all().x.sum() * 0.01
 
 
-def dividing_by_its_rows(data):
-    return 1.0 / jnp.asarray(data.train.count, float)
-
-
 def reading_the_planted_group(data):
     return 0.01 * data.group
 
@@ -65,13 +60,27 @@ def reading_the_planted_group(data):
         (reading_everybodys_rows, checks.executors_agree),
         (reading_where_it_is_stored, checks.storage_order_is_not_identity),
         (reading_padding, checks.padding_does_not_matter),
-        (dividing_by_its_rows, checks.numbers_stay_finite),
         (reading_the_planted_group, checks.planted_groups_stay_hidden),
     ],
 )
 def test_a_method_that_knows_too_much_is_caught(peek, check):
     with pytest.raises(ContractBroken):
         check(bench_of(shifted(peek)))
+
+
+def test_a_method_that_divides_by_its_rows_is_caught():
+    def broken(model, *, plan):
+        base = local_only(model, plan=plan)
+
+        def train(key, download, own, data):
+            upload, own, info = base.train(key, download, own, data)
+            share = 1.0 / jnp.asarray(data.train.count, float)
+            return upload, own._replace(weights=tree.scale(share, own.weights)), info
+
+        return replace(base, train=train)
+
+    with pytest.raises(ContractBroken, match="not finite"):
+        checks.numbers_stay_finite(bench_of(broken))
 
 
 def test_randomness_drawn_while_building_is_caught():
@@ -166,7 +175,7 @@ def test_an_upload_that_grows_is_caught():
 
 
 def test_an_engine_that_touches_idle_clients_is_caught(monkeypatch):
-    monkeypatch.setattr(run_module.tree, "put", lambda stacked, index, new: jax.tree.map(lambda a: a + 1, stacked))
+    monkeypatch.setattr(tree, "put", lambda stacked, index, new: jax.tree.map(lambda a: a + 1, stacked))
 
     with pytest.raises(ContractBroken, match="outside the cohort"):
         checks.idle_clients_keep_their_rows(bench_of(local_only))

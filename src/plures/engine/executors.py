@@ -110,7 +110,8 @@ def choose(message_bytes: int, work: Sequence[int], cohort_size: int) -> Executo
 
 def idle_share(work: Sequence[int], cohort_size: int, size: int) -> float:
     """The share of steps spent waiting for a chunk's largest client, for a typical cohort."""
-    spread = np.quantile(np.asarray(work, float), (np.arange(cohort_size) + 0.5) / cohort_size)[::-1]
+    ranks = (np.arange(cohort_size) + 0.5) / cohort_size
+    spread = np.quantile(np.asarray(work, float), ranks, method="inverted_cdf")[::-1]
     chunks = [spread[i : i + size] for i in range(0, cohort_size, size)]
     spent = sum(len(chunk) * chunk.max() for chunk in chunks)
     return 0.0 if spent == 0 else float(1 - spread.sum() / spent)
