@@ -11,6 +11,7 @@ from plures import tree
 from plures.contract import Bench, ContractBroken, Subject, checks, traffic_is_as_committed, worlds
 from plures.engine import checkpoint, run
 from plures.errors import Unsupported
+from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
 from plures.methods.fedprox import fedprox
 from plures.methods.local_only import local_only
@@ -178,7 +179,7 @@ def test_an_engine_that_touches_idle_clients_is_caught(monkeypatch):
     monkeypatch.setattr(tree, "put", lambda stacked, index, new: jax.tree.map(lambda a: a + 1, stacked))
 
     with pytest.raises(ContractBroken, match="outside the cohort"):
-        checks.idle_clients_keep_their_rows(bench_of(local_only))
+        checks.idle_clients_keep_their_rows(bench_of(ditto))
 
 
 def test_a_checkpoint_that_forgets_is_caught(monkeypatch):

@@ -67,22 +67,22 @@ def test_a_group_weighs_by_its_number_of_clients():
     assert worlds.partition_loss(truth, [[0, 1], [2]]) == pytest.approx(2 / 3 * math.log(2))
 
 
-def test_density_facts_are_the_losses_of_one_and_of_natural_clusters():
-    world = worlds.density(rows=1)
+@pytest.fixture(scope="module")
+def symbols():
+    return worlds.density(rows=10)
 
-    assert world.facts == pytest.approx({"global_loss": 3.166304598772, "group_loss": 2.468689363974}, abs=1e-10)
+
+def test_density_facts_are_the_losses_of_one_and_of_natural_clusters(symbols):
+    assert symbols.facts == pytest.approx({"global_loss": 3.166304598772, "group_loss": 2.468689363974}, abs=1e-10)
 
 
-def test_density_samples_follow_the_truth():
+def test_density_samples_follow_the_truth(symbols):
     """The mean log-loss of the truth on its samples is its entropy, up to sampling."""
-    world = worlds.density(num_clients=20, num_symbols=10, rows=60)
-    federation, truth = world.federation, world.truth
+    owner = np.repeat(np.arange(100), 10)
 
-    drawn = np.concatenate(
-        [-np.log(truth[row, federation.y[own]]) for row, own in enumerate(np.arange(1200).reshape(20, 60))]
-    )
+    drawn = -np.log(symbols.truth[owner, symbols.federation.y])
 
-    entropy = -(truth * np.log(truth)).sum(1).mean()
+    entropy = -(symbols.truth * np.log(symbols.truth)).sum(1).mean()
     assert abs(drawn.mean() - entropy) < 5 * drawn.std() / math.sqrt(len(drawn))
 
 
@@ -102,7 +102,7 @@ def test_density_sizes_that_cannot_work_are_refused(options):
         worlds.density(**{"num_clients": 8, "rows": 2, **options})
 
 
-@pytest.mark.parametrize(("num_clients", "dim"), [(2, 1), (4, 3), (20, 4), (3, 2), (5, 3), (7, 2)])
+@pytest.mark.parametrize(("num_clients", "dim"), [(2, 1), (6, 3), (3, 2), (7, 2)])
 def test_offsets_have_exactly_the_radius_and_sum_to_zero(num_clients, dim):
     offsets = worlds.centered_offsets(root(0), num_clients, dim, 2.5)
 
@@ -146,21 +146,22 @@ def test_mean_estimation_risk_has_the_reference_values(radius, best_lam, best_ri
     assert risk(1e12) == pytest.approx(global_risk, abs=1e-9)
 
 
-@pytest.mark.parametrize("radius", [0.5, 0.2, 0.05])
+@pytest.mark.parametrize("radius", [0.5, 0.2])
 def test_mean_estimation_facts_are_the_ends_of_the_risk_curve(radius):
-    facts = worlds.mean_estimation(radius=radius).facts
+    facts = worlds.mean_estimation(num_clients=6, dim=4, rows=20, sigma=1.5, radius=radius).facts
 
-    assert facts == pytest.approx({"local_risk": 0.16, "global_risk": 0.16 / 20 + radius**2})
+    noise = 4 * 1.5**2 / 20
+    assert facts == pytest.approx({"local_risk": noise, "global_risk": noise / 6 + radius**2})
 
 
 def test_mean_estimation_draws_around_the_truth():
-    world = worlds.mean_estimation(num_clients=10, dim=3, rows=400, sigma=2.0)
+    world = worlds.mean_estimation(num_clients=6, dim=4, rows=20, sigma=2.0)
 
-    noise = world.federation.y.reshape(10, 400, 3) - world.truth[:, None]
+    noise = world.federation.y.reshape(6, 20, 4) - world.truth[:, None]
 
-    # Standard errors: 2 / sqrt(400) of a mean, 1 / sqrt(2 * 12,000) of the relative deviation.
-    assert np.abs(noise.mean(1)).max() < 5 * 2.0 / math.sqrt(400)
-    assert noise.std() == pytest.approx(2.0, rel=5 / math.sqrt(24_000))
+    # Standard errors: 2 / sqrt(20) of a mean, 1 / sqrt(2 * 480) of the relative deviation.
+    assert np.abs(noise.mean(1)).max() < 5 * 2.0 / math.sqrt(20)
+    assert noise.std() == pytest.approx(2.0, rel=5 / math.sqrt(960))
 
 
 def pooled(world, group):
@@ -192,13 +193,13 @@ def test_least_squares_on_a_whole_group_recovers_its_coefficients(regressions, g
 
 @pytest.fixture(scope="module")
 def classifications():
-    return worlds.logistic_clusters(num_clients=4, num_groups=2, rows=1000, dim=3)
+    return worlds.logistic_clusters(num_clients=8, rows=200)
 
 
-@pytest.mark.parametrize("group", range(2))
+@pytest.mark.parametrize("group", range(4))
 def test_maximum_likelihood_on_a_whole_group_recovers_its_coefficients(classifications, group):
     x, y = pooled(classifications, group)
-    found = np.zeros(3)
+    found = np.zeros(5)
     for _ in range(15):  # Newton
         chance = 1 / (1 + np.exp(-x @ found))
         hessian = (x * (chance * (1 - chance))[:, None]).T @ x
@@ -230,10 +231,15 @@ def test_clients_of_a_group_share_the_truth_and_groups_differ(name):
 
 
 def test_groups_lie_a_gap_apart_on_average():
-    """The mean squared distance of two centers is gap^2; over 500 centers its standard error is below 2 %."""
-    centers = worlds.linear_clusters(num_clients=500, num_groups=500, rows=1, gap=3.0).truth
+    """The mean squared distance of two centers is gap^2, 9; over 800 numbers its standard error is 5 %."""
+    centers = np.concatenate(
+        [
+            worlds.linear_clusters(num_clients=8, num_groups=8, rows=200, gap=3.0, seed=seed).truth
+            for seed in range(20)
+        ]
+    )
 
-    assert 2 * centers.var(0).sum() == pytest.approx(9.0, rel=0.2)
+    assert 2 * np.square(centers).sum(1).mean() == pytest.approx(9.0, rel=0.25)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,6 +9,7 @@ from plures import tree
 from plures.errors import BadValue
 from plures.keys import root
 from plures.models.mlp import dense_init, mlp
+from plures.types import Weights
 
 X = jnp.array([[1.0, 2.0], [-1.0, 0.5]])
 
@@ -22,7 +23,7 @@ def test_forward_pass_is_dense_relu_dense():
         },
         "head": {"kernel": jnp.array([[1.0, 1.0, 1.0], [0.0, 2.0, -1.0]]), "bias": jnp.array([0.5, 0.0])},
     }
-    weights = model.init(root(0))._replace(params=params)
+    weights = Weights(params)
 
     # Hidden: relu of (1, 3, -3) and (-1, 1.5, 0.5).
     np.testing.assert_allclose(model.features(weights, X), [[1.0, 3.0, 0.0], [0.0, 1.5, 0.5]])
@@ -36,7 +37,7 @@ def test_two_hidden_layers_are_applied_in_order():
         "dense_1": {"kernel": jnp.array([[-1.0]]), "bias": jnp.array([5.0])},
         "head": {"kernel": jnp.array([[10.0]]), "bias": jnp.zeros(1)},
     }
-    weights = model.init(root(0))._replace(params=params)
+    weights = Weights(params)
 
     # relu(3) = 3 -> relu(5 - 3) = 2 -> 20; relu(-0.5) = 0 -> relu(5) = 5 -> 50.
     assert model.apply(weights, X).tolist() == [[20.0], [50.0]]
@@ -81,12 +82,12 @@ def test_layers_start_from_different_keys():
 def test_no_hidden_layer_is_softmax_regression():
     model = mlp((2,), 2, hidden=())
 
-    np.testing.assert_array_equal(model.features(model.init(root(0)), X), X)
+    np.testing.assert_array_equal(model.features(Weights({}), X), X)
 
 
 def test_ridge_counts_every_layer():
     model = mlp((2,), 2, hidden=(3,), ridge=0.5)
-    params = jax.tree.map(jnp.ones_like, model.init(root(0)).params)
+    params = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), jax.eval_shape(model.init, root(0)).params)
 
     assert float(model.penalty(params)) == 0.25 * ((3 * 2 + 3) + (2 * 3 + 2))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 
-from plures.cli.app import app
+from plures.cli.commands import app
 from plures.errors import UserError
 
 __all__ = ["app", "main"]

@@ -85,27 +85,27 @@ def executor(given: Executor | str) -> Executor | None:
     return named[kind]
 
 
-CACHE_BYTES = 2**20
+CACHE_BYTES = 2**22
+DEVICE_BYTES = 2**33
 WASTE = 0.2
 
 
 def choose(message_bytes: int, work: Sequence[int], cohort_size: int) -> Executor:
     """A good executor for this machine: from what a client downloads, and how unequal the clients are.
 
-    On a CPU a model that outgrows the cache is best trained client after client. Otherwise clients run
-    side by side, in the largest chunks that leave at most a fifth of their steps idle.
+    Clients run side by side as long as their models fit a CPU's cache (or a share of an accelerator's memory), in
+    the largest chunks that leave at most a fifth of the steps idle. An accelerator gets 16 clients at a time at
+    least: there waiting costs little, and small chunks cost much.
     """
     on_cpu = jax.default_backend() == "cpu"
-    if on_cpu and message_bytes > CACHE_BYTES:
-        return chunked(1)
-    fewest = 1 if on_cpu else 16
-    for chunks in range(1, cohort_size + 1):
-        size = -(-cohort_size // chunks)
-        if size <= fewest:
-            return chunked(max(min(fewest, cohort_size), 1))
+    room = (CACHE_BYTES if on_cpu else DEVICE_BYTES) // max(message_bytes, 1)
+    fewest = 1 if on_cpu else min(16, cohort_size)
+    most = max(min(room, cohort_size), fewest)
+    sizes = sorted({-(-cohort_size // chunks) for chunks in range(1, cohort_size + 1)}, reverse=True)
+    for size in (one for one in sizes if fewest <= one <= most):
         if idle_share(work, cohort_size, size) <= WASTE:
-            return vectorized if chunks == 1 else chunked(size)
-    return vectorized
+            return vectorized if size == cohort_size else chunked(size)
+    return chunked(fewest)
 
 
 def idle_share(work: Sequence[int], cohort_size: int, size: int) -> float:

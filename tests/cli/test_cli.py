@@ -1,0 +1,236 @@
+"""The commands as a user types them: results, exit codes, one-line messages."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+
+from plures import cli, config, registry
+from plures.cli import commands
+from plures.contract import check_method
+from plures.study.reproduce import Row
+
+QUICK = ["--rounds", "2", "--seeds", "1", "--hold-out", "2", "--model", "softmax", "--executor", "vectorized"]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_fresh_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands, "keep_compilations", lambda: None)
+
+
+def plures(*arguments):
+    return cli.run(list(arguments))
+
+
+def complaint(capsys):
+    """The one line a user sees when something is wrong."""
+    said = capsys.readouterr().err.strip()
+    assert "\n" not in said, said
+    return said
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    out = tmp_path_factory.mktemp("study") / "out"
+    code = cli.run(["compare", "-m", "local_only", "-m", "fedavg", *QUICK, "--out", str(out)])
+    assert code == 0
+    return out
+
+
+def test_compare_writes_the_per_client_table(compared):
+    table = pl.read_parquet(compared / "clients.parquet")
+
+    assert table.height == 2 * 40
+    assert set(table["method"].unique()) == {"local_only", "fedavg"}
+    assert table.filter(pl.col("seen"))["personal_test_accuracy"].is_not_null().all()
+
+
+def test_compare_writes_a_leaderboard_that_follows_from_the_table(compared):
+    table = pl.read_parquet(compared / "clients.parquet").filter(pl.col("seen"))
+    board = pl.read_csv(compared / "leaderboard.csv")
+
+    expected = table.group_by("method").agg(pl.col("personal_test_accuracy").mean())
+    for method, mean in expected.iter_rows():
+        assert board.filter(pl.col("method") == method)["mean"].item() == pytest.approx(mean, abs=1e-6)
+    assert board["mean"].is_sorted(descending=True)
+
+
+def test_records_carry_a_header_with_settings_seed_and_versions(compared):
+    about = pl.read_parquet_metadata(compared / "runs" / "fedavg" / "seed-0" / "record.parquet")
+    header = json.loads(about["plures"])
+
+    assert header["method"] == "fedavg"
+    assert header["seed"] == 0
+    assert header["config"]["rounds"] == 2
+    assert {"plures", "jax", "python"} <= set(header["versions"])
+
+
+def test_resume_runs_only_what_is_missing(compared, tmp_path, capsys):
+    folder = tmp_path / "copy"
+    shutil.copytree(compared, folder)
+    finished = folder / "runs" / "local_only" / "seed-0" / "done.json"
+    stamp = finished.stat().st_mtime_ns
+    shutil.rmtree(folder / "runs" / "fedavg")
+
+    assert plures("resume", str(folder)) == 0
+    assert finished.stat().st_mtime_ns == stamp
+    again, before = (pl.read_parquet(where / "clients.parquet") for where in (folder, compared))
+    assert again.equals(before, null_equal=True)
+
+
+def test_a_study_file_runs(tmp_path, capsys):
+    (tmp_path / "study.toml").write_text(
+        """
+        methods = ["fedavg"]
+        seeds = [0]
+        rounds = 1
+        model = "softmax"
+        [data]
+        name = "logistic_clusters"
+        hold_out = 0
+        options = { num_clients = 4 }
+        """
+    )
+
+    assert plures("run", "study.toml", "--out", "out") == 0
+    assert json.loads((tmp_path / "out" / "study.json").read_text())["rounds"] == 1
+    assert "fedavg" in capsys.readouterr().out
+
+
+def test_methods_lists_and_shows(capsys):
+    assert plures("methods") == 0
+    assert "ditto" in capsys.readouterr().out
+    assert plures("methods", "ditto") == 0
+    page = capsys.readouterr().out
+    assert "(lam / 2) |v_k - w|^2" in page
+    assert "in model sizes: join 0.00, down 1.00, up 1.00" in page.replace("\n", " ")
+
+
+def test_data_list_names_data_sets_and_worlds(capsys):
+    assert plures("data", "list") == 0
+    said = capsys.readouterr().out
+    assert "digits" in said
+    assert "mean_estimation" in said
+
+
+def test_the_version_is_printed(capsys):
+    assert plures("--version") == 0
+    assert capsys.readouterr().out.strip() == "0.1.0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compare", "-m", "fedporx"], "no method is called 'fedporx'; did you mean 'fedprox'?"),
+        (["compare", "-m", "ditto:lamb=1"], "no option of ditto is called 'lamb'; did you mean 'lam'?"),
+        (["compare", "-m", "ditto:lam=much"], "lam must be of type float, got 'much'"),
+        (["compare", "-m", "ditto:lam=-1"], "lam must be 0 or more, got -1.0"),
+        (["compare", "-m", "ditto:lam"], "option of ditto must be name=value, got 'lam'"),
+        (["compare", "-m", "fedavg|finetun"], "no personalizer is called 'finetun'; did you mean 'finetune'?"),
+        (["compare", "-m", "local_only|guard"], "guard needs a base with a model common to all clients"),
+        (["compare", "--data", "digit"], "no data set is called 'digit'; did you mean 'digits'?"),
+        (["compare", "--model", "mpl"], "no model is called 'mpl'; did you mean 'mlp'?"),
+        (["compare", "--rounds", "0"], "rounds must be"),
+        (["compare", "--rounds", "many"], "--rounds"),
+        (["compare", "--seeds", "0"], "seeds must be 1 or more, got 0"),
+        (["compare", "--lr", "-1"], "plan.lr must be"),
+        (["compare", "--hold-out", "99"], "num_clients must be between 1 and 39, got 99"),
+        (["compare", "--cohort", "some"], "cohort must be 'all', a number of clients"),
+        (["compare", "--cohort", "99"], "cohort must be between 1 and 32"),
+        (["compare", "--executor", "fast"], "no executor is called 'fast'"),
+        (["compare", "--channel", "drop_out:share=2"], "share must be a number in [0, 1), got 2.0"),
+        (["compare", "--colour"], "--colour"),
+        (["compair"], "compair"),
+        (["run", "nothing.toml"], "there is no file nothing.toml"),
+        (["resume", "nowhere"], "nowhere holds no study"),
+        (["methods", "fedporx"], "did you mean 'fedprox'?"),
+        (["new-method", "Bad Name"], "name must be a new name in snake_case"),
+        (["new-method", "ditto"], "name must be a name that no method or personalizer has yet, got 'ditto'"),
+        (["reproduce", "closed-form"], "no reproduction is called 'closed-form'; did you mean 'closed-forms'?"),
+        (["reproduce", "closed-forms", "--scale", "huge"], "no scale is called 'huge'"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_1(arguments, said, capsys):
+    code = plures(*arguments)
+
+    assert code == 1
+    assert said in complaint(capsys)
+
+
+def test_all_mistakes_of_a_study_are_named_at_once(tmp_path, capsys):
+    (tmp_path / "study.toml").write_text('rounds = 0\nsedes = [1]\n[plan]\nlr = "fast"\n')
+
+    assert plures("run", "study.toml") == 1
+    said = complaint(capsys)
+    assert "rounds must be" in said
+    assert "did you mean 'seeds'?" in said
+    assert "plan.lr must be" in said
+
+
+def test_a_defect_of_ours_exits_with_2_and_a_traceback(monkeypatch, capsys):
+    def broken(*args, **kwargs):
+        raise RuntimeError("not the user's fault")
+
+    monkeypatch.setattr(config.Study, "check", broken)
+
+    assert plures("compare", *QUICK) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert "not the user's fault" in said
+
+
+def test_a_full_disk_is_said_in_one_line(monkeypatch, capsys):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(commands, "compare", full)
+
+    assert plures("compare", *QUICK) == 1
+    assert "No space left on device" in complaint(capsys)
+
+
+def test_a_reproduction_with_an_unmet_bar_exits_with_1(monkeypatch, tmp_path, capsys):
+    def sad(*, scale, out):
+        """One row that is met, one that is not."""
+        return [Row("a", "fine", 1.0, None, "x", True), Row("b", "not", 2.0, 3.0, "x", False)]
+
+    entry = registry.Entry("sad", sad, "Sad")
+    monkeypatch.setitem(registry.REPRODUCTIONS._entries, "sad", entry)
+
+    assert plures("reproduce", "sad", "--out", "out") == 1
+    rows = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert [row["met"] for row in rows] == [True, False]
+    assert set(rows[0]) == {"id", "what", "ours", "published", "bar", "met"}
+
+
+def test_a_reproduction_whose_bars_are_met_exits_with_0(tmp_path, capsys):
+    assert plures("reproduce", "closed-forms", "--out", "out") == 0
+    rows = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert all(row["met"] for row in rows)
+
+
+def test_the_skeleton_of_a_new_method_keeps_the_contract(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(registry.METHODS, "_entries", dict(registry.METHODS._entries))
+
+    assert plures("new-method", "my_own", "--to", str(tmp_path)) == 0
+    exec(compile((tmp_path / "my_own.py").read_text(), "my_own.py", "exec"), {"__name__": "my_own"})
+
+    check_method(registry.METHODS["my_own"])
+
+
+def test_an_existing_file_is_not_overwritten(tmp_path, capsys):
+    (tmp_path / "my_own.py").write_text("precious")
+
+    assert plures("new-method", "my_own", "--to", str(tmp_path)) == 1
+    assert (tmp_path / "my_own.py").read_text() == "precious"
+    assert "is not there yet" in complaint(capsys)
+
+
+def test_the_command_is_installed():
+    found = subprocess.run([sys.executable, "-m", "plures", "--version"], capture_output=True, text=True, check=True)
+
+    assert found.stdout.strip() == "0.1.0"

@@ -1,0 +1,128 @@
+"""The documentation is true: its Python runs, its commands parse, its links lead somewhere, its names exist.
+
+A fence of exactly ```python is run, all of a page in one namespace and a temporary folder. Any other word after
+``python`` (as in ```python sketch) leaves a block out.
+"""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer
+
+from plures import registry
+from plures.cli import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ALL_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+REGISTRIES = [one for one in vars(registry).values() if isinstance(one, registry.Registry)]
+COMMAND = typer.main.get_command(app)
+
+
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    """(line number, text) of every block of exactly this language."""
+    text = page.read_text()
+    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text[: one.start(1)].count("\n"), one[1]) for one in found]
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of all shell blocks, comments and empty lines left out."""
+    lines = "\n".join(text for _, text in blocks(page, "sh")).replace("\\\n", " ").splitlines()
+    return [line for line in lines if shlex.split(line, comments=True)]
+
+
+def parse(words: list[str]) -> None:
+    """Parse a ``plures`` command down to its last word without running it; a mistake raises."""
+    command, name, rest = COMMAND, "plures", words
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+        if rest[0] not in command.commands:
+            raise KeyError(f"{name} has no command {rest[0]}")
+        command, name, rest = command.commands[rest[0]], rest[0], rest[1:]
+    with command.make_context(name, list(rest)):
+        pass
+
+
+@pytest.fixture
+def page_module(monkeypatch, tmp_path):
+    """An empty module in a temporary folder; what it registers is forgotten afterwards."""
+    before = [dict(one._entries) for one in REGISTRIES]
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    monkeypatch.chdir(tmp_path)
+    yield module
+    for one, entries in zip(REGISTRIES, before, strict=True):
+        one._entries.clear()
+        one._entries.update(entries)
+
+
+def named(paths):
+    return [pytest.param(path, id=path.name) for path in paths]
+
+
+@pytest.mark.parametrize("page", named(path for path in PAGES if blocks(path, "python")))
+def test_python_blocks_run(page, page_module):
+    for line, text in blocks(page, "python"):
+        code = compile("\n" * line + text, str(page), "exec", dont_inherit=True)
+        exec(code, vars(page_module))
+
+
+@pytest.mark.parametrize("page", named(ALL_PAGES))
+def test_commands_parse(page):
+    for line in commands(page):
+        first, *words = shlex.split(line, comments=True)
+        if first == "plures":
+            parse(words)
+
+
+@pytest.mark.parametrize("page", named(ALL_PAGES))
+def test_make_targets_exist(page):
+    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+    in_blocks = [line for line in commands(page) if line.startswith("make ")]
+    in_text = re.findall(r"`(make [a-z-]+)", page.read_text())
+
+    assert {line.split()[1] for line in in_blocks + in_text} <= known
+
+
+@pytest.mark.parametrize("page", named(ALL_PAGES))
+def test_links_within_the_repository_lead_somewhere(page):
+    links = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text())
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_readme_names_only_what_exists():
+    known = {name for one in REGISTRIES for name in one}
+    section = (ROOT / "README.md").read_text().split("## In the box")[1].split("\n## ")[0]
+    cells = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ")]
+
+    listed = {name for cell in cells for name in re.findall(r"`([a-z_-]+)`", cell)}
+
+    assert len(listed) > 10
+    assert listed <= known
+
+
+@pytest.mark.slow
+def test_readme_leaderboard_is_that_of_the_default_comparison(tmp_path, monkeypatch):
+    """Scores of another machine may differ a little; names, order of size and bytes may not."""
+    from plures.config import Study
+    from plures.study import compare
+
+    (_, printed), *_ = blocks(ROOT / "README.md", "text")
+    rows = [line.split() for line in printed.splitlines() if re.search(r" [01]\.\d\d\d ", line)]
+    study = Study()
+    seen, unseen = study.federations()
+
+    result = compare(study.methods, seen, unseen=unseen, plan=study.plan.build(), rounds=study.rounds, seeds=study.seeds)
+
+    board = {row["method"]: row for row in result.leaderboard.iter_rows(named=True)}
+    assert {row[0] for row in rows} == set(board)
+    for name, mean, _, _, _, _, unseen_mean, size, *_ in rows:
+        assert float(mean) == pytest.approx(board[name]["mean"], abs=0.02)
+        assert float(unseen_mean) == pytest.approx(board[name]["unseen"], abs=0.05)
+        assert float(size) == pytest.approx(board[name]["mb_per_client"], abs=0.006)
