@@ -45,9 +45,7 @@ def measure(name: str, num_clients: int) -> dict[str, float]:
     seconds = []
     for _ in range(REPEATS + 1):
         start = time.perf_counter()
-        state, _ = jax.block_until_ready(
-            play(setup, runner.arrays, runner.places, runner.key, state, ROUNDS)
-        )
+        state, _ = jax.block_until_ready(play(setup, runner.arrays, runner.places, runner.key, state, ROUNDS))
         seconds.append(time.perf_counter() - start)
     private = sum(leaf.nbytes for leaf in jax.tree.leaves(state.private))
     return {

@@ -1,7 +1,7 @@
 """A new method defined outside the package, run and compared by name.
 
-Each client trains FedAvg's shared model with the others and one of its own alone. It is served a mix of the two, and
-its own valid rows choose how much of each. Nothing more is sent than FedAvg sends.
+Each client trains FedAvg's shared model with the others and one of its own alone. It is served a mix of the two,
+and its own valid rows choose how much of each. Nothing more is sent than FedAvg sends.
 """
 
 from dataclasses import replace

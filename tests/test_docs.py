@@ -118,7 +118,9 @@ def test_readme_leaderboard_is_that_of_the_default_comparison(tmp_path, monkeypa
     study = Study()
     seen, unseen = study.federations()
 
-    result = compare(study.methods, seen, unseen=unseen, plan=study.plan.build(), rounds=study.rounds, seeds=study.seeds)
+    result = compare(
+        study.methods, seen, unseen=unseen, plan=study.plan.build(), rounds=study.rounds, seeds=study.seeds
+    )
 
     board = {row["method"]: row for row in result.leaderboard.iter_rows(named=True)}
     assert {row[0] for row in rows} == set(board)

@@ -170,7 +170,7 @@ def test_matches_takes_any_of_the_patterns():
         ([jnp.ones(2), jnp.ones((), jnp.int32)], True),
         ([jnp.ones(2), jnp.array([0.0, jnp.nan])], False),
         ([jnp.array([jnp.inf]), jnp.ones(2)], False),
-        ([jnp.arange(3)], True),
+        ([jnp.arange(3), jax.random.key(0)], True),
         ([], True),
     ],
 )

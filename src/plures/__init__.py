@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from plures import channel, data, methods, models, personalize
 from plures._version import __version__
 from plures.engine import run
@@ -22,6 +24,7 @@ __all__ = [
     "Weights",
     "__version__",
     "channel",
+    "compare",
     "data",
     "methods",
     "models",
@@ -29,3 +32,12 @@ __all__ = [
     "run",
     "then",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``plures.compare``, loaded when asked for: it needs polars, which the core does without."""
+    if name == "compare":
+        from plures.study import compare
+
+        return compare
+    raise AttributeError(f"module 'plures' has no attribute '{name}'")

@@ -9,7 +9,7 @@ from flax import linen as nn
 from plures import tree
 from plures.errors import UnknownChoice
 from plures.models import from_flax, from_functions
-from plures.models.build import CLASSIFICATION, REGRESSION, SEQUENCE
+from plures.models.build import CLASSIFICATION, REGRESSION, SEQUENCE, cross_entropy
 from plures.types import Weights
 
 KEYS = jax.random.split(jax.random.key(0), 4)
@@ -245,3 +245,10 @@ def test_a_task_gives_the_model_its_loss_and_score():
         "rmse",
         False,
     )
+
+
+def test_cross_entropy_of_a_sequence_is_the_mean_over_its_places():
+    """Probabilities 1/2 and 1/8 of the symbols seen: (log 2 + log 8) / 2 = log 4."""
+    logits = jnp.log(jnp.array([[[0.5, 0.5], [0.125, 0.875]]]))
+
+    np.testing.assert_allclose(cross_entropy(logits, jnp.zeros((1, 2), int)), [np.log(4)], rtol=1e-5)
