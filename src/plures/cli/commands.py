@@ -20,7 +20,7 @@ from plures.config import Study, make_study, read_study
 from plures.errors import BadFile, BadValue
 from plures.registry import METHODS, PERSONALIZERS, REPRODUCTIONS
 from plures.report.terminal import LEGEND, leaderboard, rows_table, study_bars
-from plures.study import build_channel, compare
+from plures.study import Comparison, build_channel, compare
 from plures.study.reproduce import all_met
 from plures.study.reproduce import reproduce as play
 
@@ -182,6 +182,14 @@ def play_study(study: Study, out: Path) -> None:
     console.print(LEGEND, style="dim")
     note = f"{seen.num_clients} clients in training, {unseen.num_clients if unseen else 0} held out"
     console.print(f"{note}; every client: {out / 'clients.csv'}", highlight=False)
+    console.print(f"picture: {draw(result, out)}", highlight=False)
+
+
+def draw(result: Comparison, out: Path) -> Path:
+    """The overview picture; matplotlib is loaded only here, so that other commands start fast."""
+    from plures.report.figures import overview
+
+    return overview(result, out / "overview.png")
 
 
 def fresh_folder(name: str) -> Path:

@@ -32,7 +32,7 @@ class Own(NamedTuple):
     tags=("baseline",),
     limits=[Limit("a single client: FedAvg is training alone", same_served_as="fedavg", world="one_client")],
 )
-def local_only(model: Model, *, plan: Plan = Plan(), newcomer_epochs: int = 50) -> Method:
+def local_only(model: Model, *, plan: Plan = Plan(), newcomer_epochs: int = 100) -> Method:
     """Each client's own model, trained on its own rows alone."""
     if newcomer_epochs < 0:
         raise BadValue("newcomer_epochs", newcomer_epochs, "0 or more")

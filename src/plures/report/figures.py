@@ -1,0 +1,57 @@
+"""Pictures of a comparison, as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+from plures.study import Comparison
+from plures.study.compare import ALONE
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt  # noqa: E402
+
+# Okabe and Ito's palette: told apart with any kind of color vision.
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+
+
+def overview(result: Comparison, path: Path) -> Path:
+    """Means with their intervals, and every client's gain over training alone."""
+    board = result.leaderboard
+    names = board["method"].to_list()
+    colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(names)}
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 0.45 * len(names) + 2.6), layout="constrained")
+    for place, row in enumerate(board.iter_rows(named=True)):
+        color = colors[row["method"]]
+        left.plot([row["low"], row["high"]], [place, place], color=color, lw=3, alpha=0.5)
+        left.plot(row["mean"], place, "o", color=color, ms=7)
+        left.annotate(f"{row['mean']:.3f}", (row["mean"], place), (0, 7), textcoords="offset points", ha="center")
+    left.set_yticks(range(len(names)), names)
+    left.set_ylim(len(names) - 0.5, -0.6)
+    left.set_xlabel(f"personal {result.metric} on test rows (mean over clients, 95 % interval)")
+    left.set_title("Which method")
+    _gains(right, result, [name for name in names if name != ALONE], colors)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return path
+
+
+def _gains(axis: Any, result: Comparison, names: list[str], colors: dict[str, str]) -> None:
+    """One line of sorted client gains per method; above zero a client is better off than alone."""
+    axis.axhline(0, color="gray", lw=1)
+    axis.set_title("For whom")
+    if ALONE not in result.clients["method"].unique():
+        axis.text(0.5, 0.5, f"add {ALONE} to see who gains", transform=axis.transAxes, ha="center")
+        return
+    sign = 1 if result.higher_is_better else -1
+    alone = np.nanmean(result.scores(ALONE), axis=0)
+    for name in names:
+        gain = np.sort(sign * (np.nanmean(result.scores(name), axis=0) - alone))
+        axis.plot(np.linspace(0, 100, len(gain)), gain, ".-", color=colors[name], label=name, ms=5, lw=1)
+    axis.set_xlabel("clients, sorted by their gain (%)")
+    axis.set_ylabel("gain over training alone")
+    if names:
+        axis.legend(frameon=False)
