@@ -3,9 +3,8 @@
 import polars as pl
 
 import plures
-from plures.study import compare
 
-METHODS = ["local_only", "fedavg", "fedavg|finetune", "ditto:lam=0.5", "oracle"]
+METHODS = ["local_only", "fedavg", "ditto:lam=0.5", "oracle"]
 
 
 def main() -> None:
@@ -13,7 +12,7 @@ def main() -> None:
     seen, unseen = federation.hold_out(num_clients=8, seed=1)
     plan = plures.Plan(epochs=2, batch=10, lr=0.1)
 
-    result = compare(METHODS, seen, unseen=unseen, rounds=60, plan=plan, seeds=[0])
+    result = plures.compare(METHODS, seen, unseen=unseen, rounds=60, plan=plan, seeds=[0])
 
     print(f"{seen.num_clients} clients in training, {unseen.num_clients} held out; accuracy on test rows\n")
     print(f"{'method':16} {'seen':>6} {'unseen':>7} {'worst tenth':>12} {'worse than alone':>17}")

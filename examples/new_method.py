@@ -14,7 +14,6 @@ from plures import tree
 from plures.local import mean_loss, objective, sgd
 from plures.methods.fedavg import fedavg
 from plures.registry import method
-from plures.study import compare
 from plures.types import keep_download
 
 
@@ -44,7 +43,7 @@ def main() -> None:
     federation = plures.data.load("linear_clusters", num_clients=40, rows=20, gap=1.0, dim=10)
     plan = plures.Plan(epochs=5, batch=None, lr=0.1)
 
-    result = compare(["local_only", "fedavg", "own_mix"], federation, rounds=30, plan=plan, seeds=[0])
+    result = plures.compare(["local_only", "fedavg", "own_mix"], federation, rounds=30, plan=plan, seeds=[0])
 
     print(f"{federation.num_clients} clients with 12 training rows each; root mean squared error on test rows")
     for row in result.leaderboard.iter_rows(named=True):

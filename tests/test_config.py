@@ -146,7 +146,6 @@ def test_all_mistakes_are_listed_at_once():
     assert "\n" not in message
 
 
-@pytest.mark.xfail(strict=True, reason="pydantic's 'Input should be ...' is kept behind 'must be'")
 @pytest.mark.parametrize(
     ("found", "message"),
     [
@@ -222,19 +221,16 @@ def test_the_check_refuses_to_hold_out_everybody(hold_out):
     assert str(refusal.value) == f"num_clients must be between 1 and 5, got {hold_out}"
 
 
-@pytest.mark.xfail(strict=True, reason="the check stops at the model and never gets to the methods")
 def test_the_check_lists_mistakes_in_the_model_and_the_methods_together():
     with pytest.raises(UserError, match=r"'mene'.*'fedavgg'"):
         make_study({"data": WORLD, "model": "mene", "methods": ["fedavgg"]}).check()
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="options of data are passed on whatever their type")
 def test_the_check_refuses_a_data_option_of_another_type():
     with pytest.raises(UserError):
         make_study({"data": {**WORLD, "options": {"num_clients": "six"}}}).check()
 
 
-@pytest.mark.xfail(strict=True, reason="not checked before the run")
 @pytest.mark.parametrize(
     "changed", [{"cohort": "evrybody"}, {"executor": "vectorised"}, {"seeds": []}, {"methods": []}]
 )

@@ -15,6 +15,8 @@ import typer
 
 from plures import registry
 from plures.cli import app
+from plures.cli.skeleton import write_skeleton
+from plures.contract import check_method
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -94,6 +96,22 @@ def test_links_within_the_repository_lead_somewhere(page):
     links = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text())
 
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.slow
+def test_the_method_of_the_page_keeps_the_contract(page_module):
+    (_, text), *_ = blocks(ROOT / "docs" / "add-a-method.md", "python")
+    exec(compile(text, "add-a-method.md", "exec", dont_inherit=True), vars(page_module))
+
+    check_method(registry.METHODS["blend"])
+
+
+@pytest.mark.slow
+def test_the_skeleton_of_a_method_keeps_the_contract(page_module, tmp_path):
+    path = write_skeleton("fresh", tmp_path)
+    exec(compile(path.read_text(), str(path), "exec", dont_inherit=True), vars(page_module))
+
+    check_method(registry.METHODS["fresh"])
 
 
 def test_readme_names_only_what_exists():

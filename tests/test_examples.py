@@ -37,7 +37,7 @@ def test_compare_digits_ranks_the_oracle_first(tmp_path):
 
     ranked = re.findall(r"^(\S+) +0\.\d+ +0\.\d+ ", printed, re.MULTILINE)
     assert ranked[0] == "oracle"
-    assert set(ranked) == {"local_only", "fedavg", "fedavg|finetune", "ditto:lam=0.5", "oracle"}
+    assert set(ranked) == {"local_only", "fedavg", "ditto:lam=0.5", "oracle"}
     assert "32 clients in training, 8 held out" in printed
 
 
@@ -49,7 +49,6 @@ def test_own_data_tells_hospitals_apart(tmp_path):
     assert float(risks["hill"]) > float(risks["north"]) > float(risks["river"])
 
 
-@pytest.mark.slow
 def test_new_method_beats_both_of_its_parts(tmp_path):
     printed = output_of(tmp_path, EXAMPLES / "new_method.py")
 

@@ -98,7 +98,6 @@ def test_weighted_mean_is_zero_where_no_client_counts():
     assert found.tolist() == [0.0]
 
 
-@pytest.mark.xfail(strict=True, reason="shares are cast to the leaf's integer type: every mean of integers is 0")
 def test_weighted_mean_of_integers_is_not_zero():
     found = tree.weighted_mean(jnp.array([[2], [4]]), jnp.ones(2))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,9 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from plures import data
 from plures.data import Federation
+from plures.engine.cohort import cohort
+from plures.engine.executors import executor
 from plures.errors import BadFile, BadValue, UnknownChoice, UserError
 from plures.registry import DATASETS, WORLDS
-from plures.study import DEFAULT_METHODS, build_channel, build_method, build_model, default_model
+from plures.study import build_channel, build_method, build_model, default_methods, default_model
 from plures.types import Plan
 
 
@@ -59,9 +63,9 @@ class Study(Part):
     data: DataPart = DataPart()
     model: str | None = None
     plan: PlanPart = PlanPart()
-    methods: tuple[str, ...] = DEFAULT_METHODS
-    seeds: tuple[int, ...] = (0, 1, 2)
-    rounds: int = Field(default=60, ge=1)
+    methods: tuple[str, ...] | None = Field(default=None, min_length=1)
+    seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
+    rounds: int = Field(default=60, ge=1, strict=True)
     cohort: int | str = "all"
     channels: tuple[str, ...] = ()
     executor: str = "auto"
@@ -70,6 +74,8 @@ class Study(Part):
 
     def federations(self) -> tuple[Federation, Federation | None]:
         """(seen, unseen) clients."""
+        if self.data.name not in DATASETS and self.data.name not in WORLDS:
+            raise UnknownChoice("data set", self.data.name, [*DATASETS, *WORLDS])
         whole = data.load(self.data.name, **self.data.options)
         if self.data.hold_out == 0:
             return whole, None
@@ -77,23 +83,32 @@ class Study(Part):
 
     def check(self) -> None:
         """Build everything once and raise one error that lists every mistake."""
-        if self.data.name not in DATASETS and self.data.name not in WORLDS:
-            raise UnknownChoice("data set", self.data.name, [*DATASETS, *WORLDS])
-        seen, _ = self.federations()
-        mistakes = []
-        model = build_model(self.model or default_model(seen), seen)
-        for text in self.methods:
+        mistakes: list[UserError] = []
+
+        def tried(build: Callable[[], Any]) -> Any:
             try:
-                build_method(text, model, plan=self.plan.build(), facts=seen.facts)
+                return build()
             except UserError as error:
-                mistakes.append(str(error))
+                mistakes.append(error)
+                return None
+
+        found = tried(self.federations)
+        tried(lambda: executor(self.executor))
+        chosen = tried(lambda: cohort(self.cohort))
+        if found is not None:
+            seen = found[0]
+            if chosen is not None:
+                tried(lambda: chosen.size(seen.num_clients))
+            model = tried(lambda: build_model(self.model or default_model(seen), seen))
+            model = model or build_model(default_model(seen), seen)
+            for text in self.methods or default_methods(seen):
+                tried(partial(build_method, text, model, plan=self.plan.build(), facts=seen.facts))
         for text in self.channels:
-            try:
-                build_channel(text)
-            except UserError as error:
-                mistakes.append(str(error))
+            tried(partial(build_channel, text))
+        if len(mistakes) == 1:
+            raise mistakes[0]
         if mistakes:
-            raise UserError("; ".join(mistakes))
+            raise UserError("; ".join(str(error) for error in mistakes))
 
 
 def read_study(path: Path) -> Study:
@@ -115,16 +130,17 @@ def make_study(found: dict[str, Any], *, where: str = "the study") -> Study:
     try:
         return Study.model_validate(found)
     except ValidationError as error:
-        mistakes = [_said(one) for one in error.errors()]
+        mistakes = dict.fromkeys(_said(one) for one in error.errors())
         raise BadFile(f"{where}: " + "; ".join(mistakes)) from error
 
 
 def _said(mistake: Any) -> str:
-    place = ".".join(str(step) for step in mistake["loc"])
+    place = ".".join(str(step) for step in mistake["loc"] if step not in ("int", "str"))
     if mistake["type"] == "extra_forbidden":
         known = _fields_at(mistake["loc"][:-1])
         return str(UnknownChoice("setting", str(mistake["loc"][-1]), known))
-    return str(BadValue(place, mistake["input"], mistake["msg"][0].lower() + mistake["msg"][1:]))
+    wanted = mistake["msg"].removeprefix("Input should be ").removeprefix("Value should ")
+    return str(BadValue(place, mistake["input"], wanted[0].lower() + wanted[1:]))
 
 
 def _fields_at(place: tuple[Any, ...]) -> list[str]:

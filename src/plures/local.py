@@ -132,11 +132,14 @@ def near(model: Model, anchor: Weights, lam: Array | float) -> Loss:
 
 
 def per_example_gradients(model: Model, key: Key, weights: Weights, batch: Batch) -> Tree:
-    """The gradient of each row's own loss, stacked on axis 0; zero for rows that do not count."""
-    slope = jax.grad(_of_params(objective(model)), has_aux=True)
+    """The gradient of each row's own loss (no penalty), stacked on axis 0; zero for rows that do not count."""
+
+    def risk(params: Tree, x: Array, y: Array, mask: Array) -> Array:
+        outputs, _ = model.forward(key, weights._replace(params=params), x[None], mask[None])
+        return masked_mean(model.loss(outputs, y[None]), mask[None])
 
     def one(x: Array, y: Array, mask: Array) -> Tree:
-        return slope(weights.params, weights, key, Batch(x[None], y[None], mask[None]))[0]
+        return jax.grad(risk)(weights.params, x, y, mask)
 
     return jax.vmap(one)(*batch)
 

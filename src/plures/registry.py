@@ -7,6 +7,8 @@ factory's keyword arguments *are* its options.
 from __future__ import annotations
 
 import inspect
+import types
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -53,10 +55,22 @@ class Entry:
         return {one.name: one for one in found if one.kind is inspect.Parameter.KEYWORD_ONLY}
 
     def check_options(self, given: Mapping[str, Any]) -> None:
-        """Refuse an option the factory does not have."""
-        for name in given:
+        """Refuse an option the factory does not have, or a value of another type than it takes."""
+        hints = typing.get_type_hints(self.factory)
+        for name, value in given.items():
             if name not in self.options:
                 raise UnknownChoice(f"option of {self.name}", name, self.options)
+            if not _fits(value, hints.get(name, object)):
+                raise BadValue(name, value, f"of type {getattr(hints[name], '__name__', hints[name])}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a plain value (number, text, truth) may stand where the hint says."""
+    if isinstance(hint, types.UnionType):
+        return any(_fits(value, one) for one in typing.get_args(hint))
+    if hint in (int, float):
+        return isinstance(value, int if hint is int else (int, float)) and not isinstance(value, bool)
+    return isinstance(value, hint) if hint in (str, bool, type(None)) else True
 
 
 class Registry(Mapping[str, Entry]):

@@ -63,12 +63,14 @@ def weighted_mean(stacked: Tree, weights: Array) -> Tree:
 
     A client of weight 0 does not count even if its numbers are not finite.
     """
+    weights = jnp.asarray(weights, jnp.float32)
     share = weights / jnp.maximum(weights.sum(), 1e-30)
 
     def mean(leaf: Array) -> Array:
         column = share.reshape((-1,) + (1,) * (leaf.ndim - 1))
         kept = jnp.where(column > 0, leaf, 0)
-        return jnp.tensordot(share.astype(leaf.dtype), kept, axes=1)
+        kind = leaf.dtype if is_float(leaf) else share.dtype
+        return jnp.tensordot(share.astype(kind), kept.astype(kind), axes=1)
 
     return jax.tree.map(mean, stacked)
 

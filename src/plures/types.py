@@ -86,7 +86,8 @@ class Model:
     """Pure functions of a predictor, with named parts.
 
     ``apply`` predicts (evaluation mode). ``forward`` is the training pass: dropout drawn from its key, new
-    ``stats`` returned, rows with a false mask ignored by batch statistics. ``loss`` is per example. ``parts``
+    ``stats`` returned, rows with a false mask ignored by batch statistics. ``loss`` is per example. ``task`` is
+    "classification", "binary", "regression", "density" or "sequence". ``parts``
     maps a part's name ("body", "head", "norm") to patterns of the paths of its leaves ("params/head/*").
     """
 
@@ -97,6 +98,7 @@ class Model:
     metrics: Mapping[str, Metric]
     score: str
     higher_is_better: bool
+    task: str
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     features: Callable[[Weights, Array], Array] | None = None
     penalty: Callable[[Tree], Array] | None = None
@@ -121,7 +123,7 @@ class Plan:
     optimizer: Callable[[float], optax.GradientTransformation] = optax.sgd
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
+        if not 0 < self.lr < float("inf"):
             raise BadValue("lr", self.lr, "a positive number")
         if self.epochs < 0:
             raise BadValue("epochs", self.epochs, "0 or more")

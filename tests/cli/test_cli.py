@@ -231,6 +231,8 @@ def test_an_existing_file_is_not_overwritten(tmp_path, capsys):
 
 
 def test_the_command_is_installed():
-    found = subprocess.run([sys.executable, "-m", "plures", "--version"], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-m", "plures", "--version"], capture_output=True, text=True, check=True
+    )
 
     assert found.stdout.strip() == "0.1.0"

@@ -31,17 +31,17 @@ REFUSED = {
     "infinite inputs": (
         {"x": [[0.0], [0.0], [float("inf")]]},
         BadData,
-        "x holds NaN or infinity in 1 rows, the first is row 2",
+        "x holds NaN or infinity in row 2",
     ),
     "NaN labels": (
         {"y": [0.0, 1.0, NAN]},
         BadData,
-        "y holds NaN or infinity in 1 rows, the first is row 2",
+        "y holds NaN or infinity in row 2",
     ),
     "NaN targets": (
         {"y": [NAN, 1.0, 0.5], "task": "regression"},
         BadData,
-        "y holds NaN or infinity in 1 rows, the first is row 0",
+        "y holds NaN or infinity in row 0",
     ),
     "text inputs": (
         {"x": [["p"], ["q"], ["r"]]},
@@ -161,14 +161,12 @@ def test_real_targets_are_fine_for_regression():
     assert from_arrays(X, [-0.5, 1.5, 2.5], CLIENT, task="regression").num_classes == 0
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="len() of a word or number")
 @pytest.mark.parametrize("changed", [{"split": "train"}, {"x": 1.0}, {"client": "a"}])
 def test_a_bare_value_instead_of_an_array_is_refused(changed):
     with pytest.raises(UserError):
         from_arrays(**{"x": X, "y": Y, "client": CLIENT, **changed})
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="numpy refuses rows of unequal length in its own words")
 def test_rows_of_unequal_length_are_refused():
     with pytest.raises(UserError):
         from_arrays([[0.0], [1.0, 2.0], [3.0]], Y, CLIENT)

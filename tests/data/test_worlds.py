@@ -95,7 +95,6 @@ def test_an_unknown_variant_is_refused():
     )
 
 
-@pytest.mark.xfail(strict=True, raises=(RuntimeWarning, IndexError), reason="sizes are not checked at the border")
 @pytest.mark.parametrize("options", [{"num_symbols": 4}, {"num_symbols": 3}, {"num_clients": 3}])
 def test_density_sizes_that_cannot_work_are_refused(options):
     with pytest.raises(BadValue):

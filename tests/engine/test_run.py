@@ -87,7 +87,14 @@ def test_private_rows_on_disk_give_the_same_run(method, finished, tmp_path):
     seen, unseen = worlds.awkward()
 
     stored = run(
-        method, seen, unseen=unseen, rounds=4, eval_every=2, executor="vectorized", cohort=4, store=tmp_path / "rows"
+        method,
+        seen,
+        unseen=unseen,
+        rounds=4,
+        eval_every=2,
+        executor="vectorized",
+        cohort=4,
+        store=tmp_path / "rows",
     )
 
     expected, found = outcome(finished[0]), outcome(stored)
@@ -114,7 +121,9 @@ def test_a_disk_store_resumes_too(method, tmp_path):
 
 def test_one_round_of_exact_local_means_averages_to_the_pooled_mean():
     world = mean_estimation(num_clients=6, dim=3)
-    pooled = np.mean([world.federation.rows_of(name, "train")[1].mean(0) for name in world.federation.names], axis=0)
+    pooled = np.mean(
+        [world.federation.rows_of(name, "train")[1].mean(0) for name in world.federation.names], axis=0
+    )
 
     result = run(fedavg(world.model, plan=Plan(batch=None, lr=1.0)), world.federation, rounds=1)
 

@@ -168,7 +168,6 @@ def test_dense_is_the_same_for_every_client_under_vmap():
     np.testing.assert_allclose(together, alone, rtol=1e-6)
 
 
-@pytest.mark.xfail(strict=True, reason="num_outputs is ignored: one number per row whatever was asked")
 def test_least_squares_puts_out_as_many_numbers_as_asked():
     model = linear.least_squares((2,), 3)
 

@@ -121,7 +121,6 @@ def test_auc_of_equal_outputs_is_one_half():
     assert float(AUC(jnp.ones(4), jnp.array([0, 1, 1, 0]), jnp.ones(4, bool))) == 0.5
 
 
-@pytest.mark.xfail(strict=True, reason="the number of pairs overflows 32 bits from 92,682 rows on")
 def test_auc_of_a_large_client_is_known():
     size = 100_000
 

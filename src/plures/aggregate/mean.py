@@ -26,6 +26,7 @@ def client_weights(weights: Array, weighting: str) -> Array:
 def mean(uploads: Tree, weights: Array, *, weighting: str = "examples") -> Tree:
     """The mean over clients; zeros if nobody counts.
 
+    >>> import jax.numpy as jnp
     >>> mean(jnp.array([1.0, 4.0]), jnp.array([2.0, 1.0]))
     Array(2., dtype=float32)
     """

@@ -20,7 +20,7 @@ from plures.config import Study, make_study, read_study
 from plures.errors import BadFile, BadValue
 from plures.registry import METHODS, PERSONALIZERS, REPRODUCTIONS
 from plures.report.terminal import LEGEND, leaderboard, rows_table, study_bars
-from plures.study import Comparison, build_channel, compare
+from plures.study import Comparison, build_channel, compare, default_methods
 from plures.study.reproduce import all_met
 from plures.study.reproduce import reproduce as play
 
@@ -162,7 +162,7 @@ def play_study(study: Study, out: Path) -> None:
     seen, unseen = study.federations()
     with study_bars(console) as tell:
         result = compare(
-            study.methods,
+            study.methods or default_methods(seen),
             seen,
             unseen=unseen,
             model=study.model,

@@ -85,5 +85,7 @@ def _laid_out(clients: list[Any], order: list[int], junk: float, groups: list[in
         num_classes=CLASSES,
         group=np.array([planted[uid] for uid in order], np.int64),
         domain=np.array([uid % 2 for uid in order], np.int64),
+        num_groups=max(planted) + 1,
+        num_domains=2,
         title="awkward",
     )

@@ -11,8 +11,30 @@ from numpy.typing import ArrayLike, NDArray
 from plures.errors import BadData, BadValue, UnknownChoice
 
 
+def as_array(name: str, given: Any) -> NDArray[Any]:
+    """The values as an array with at least one axis."""
+    try:
+        values = np.asarray(given)
+    except ValueError as error:
+        raise BadData(f"{name} must be an array; its rows differ in length") from error
+    if values.ndim == 0:
+        raise BadData(f"{name} must be an array with a row per example, got the single value {given!r}")
+    return values
+
+
+def labels_of(y: NDArray[Any], task: str) -> NDArray[Any]:
+    """Labels without a needless last axis; one label per example where the task wants that."""
+    if task != "sequence" and y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if task in ("classification", "density") and y.ndim != 1:
+        raise BadData(f"{task} wants one label per example, got labels of shape {y.shape}")
+    return y
+
+
 def check_arrays(x: NDArray[Any], y: NDArray[Any], client: NDArray[Any], task: str, num_classes: int | None) -> int:
     """The number of classes (0 for regression), or an error that names what is wrong."""
+    if client.ndim != 1:
+        raise BadData(f"client must have one entry per example, got an array of shape {client.shape}")
     if not len(x) == len(y) == len(client):
         raise BadData(f"x, y and client must be equally long, got {len(x)}, {len(y)} and {len(client)} examples")
     if not len(x):
@@ -30,12 +52,15 @@ def _check_finite(name: str, values: NDArray[Any]) -> None:
     if values.dtype.kind == "f":
         bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
         if len(bad):
-            raise BadData(f"{name} holds NaN or infinity in {len(bad)} rows, the first is row {bad[0]}")
+            where = f"row {bad[0]}" if len(bad) == 1 else f"{len(bad)} rows, the first is row {bad[0]}"
+            raise BadData(f"{name} holds NaN or infinity in {where}")
 
 
 def _check_classes(y: NDArray[Any], num_classes: int | None) -> int:
     if y.dtype.kind == "f" and (y != np.floor(y)).any():
         raise BadData("labels must be whole numbers for classification; for real targets use task='regression'")
+    if num_classes is not None and num_classes < 1:
+        raise BadValue("num_classes", num_classes, "1 or more")
     low, high = int(y.min()), int(y.max())
     known = high + 1 if num_classes is None else num_classes
     if low < 0 or high >= known:
@@ -52,7 +77,7 @@ def check_shares(shares: Sequence[float]) -> None:
 
 def split_codes(split: ArrayLike, length: int, splits: Sequence[str]) -> NDArray[np.int64]:
     """0, 1, 2 for "train", "valid", "test"."""
-    given = np.asarray(split).astype(str)
+    given = as_array("split", split).astype(str)
     if len(given) != length:
         raise BadData(f"split must have one entry per example, got {len(given)} for {length}")
     for word in np.unique(given):

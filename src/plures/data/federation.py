@@ -14,9 +14,10 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plures.data.check import check_arrays, check_shares, one_per_client, split_codes
-from plures.errors import BadData, BadValue, UnknownChoice
+from plures.data.check import as_array, check_arrays, check_shares, labels_of, one_per_client, split_codes
+from plures.errors import BadData, BadValue, UnknownChoice, Unsupported
 from plures.keys import Purpose, derive, root
+from plures.types import Model
 
 SPLITS = ("train", "valid", "test")
 TASKS = ("classification", "regression", "density", "sequence")
@@ -39,6 +40,8 @@ class Federation:
     num_classes: int = 0
     group: NDArray[np.int64] | None = None
     domain: NDArray[np.int64] | None = None
+    num_groups: int = 0
+    num_domains: int = 0
     title: str = "federation"
 
     @property
@@ -58,9 +61,16 @@ class Federation:
 
     @property
     def facts(self) -> dict[str, int]:
-        """Numbers a method's factory may ask for by name."""
-        found = {"num_groups": self.group, "num_domains": self.domain}
-        return {name: int(values.max()) + 1 for name, values in found.items() if values is not None}
+        """Numbers a method's factory may ask for by name; a part of a federation keeps those of the whole."""
+        found = {"num_groups": self.num_groups, "num_domains": self.num_domains}
+        return {name: number for name, number in found.items() if number}
+
+    def check_model(self, model: Model) -> None:
+        """Refuse a model made for another task."""
+        two_classes = model.task == "binary" and self.num_classes == 2
+        if self.task != ("classification" if two_classes else model.task):
+            classes = f" with {self.num_classes} classes" if self.task == "classification" else ""
+            raise Unsupported(f"this model is for {model.task}, but the federation's task is {self.task}{classes}")
 
     def rows_of(self, name: str, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """The inputs and labels of one client's split, by the client's name."""
@@ -74,7 +84,8 @@ class Federation:
 
     def take(self, rows: ArrayLike) -> Federation:
         """The clients at these rows in this order, with the uids they have; the examples are shared."""
-        chosen = np.asarray(rows, dtype=np.int64)
+        given = np.asarray(rows)
+        chosen = np.flatnonzero(given) if given.dtype == bool else given.astype(np.int64)
         return replace(
             self,
             start=self.start[chosen],
@@ -87,9 +98,7 @@ class Federation:
 
     def subset(self, clients: Sequence[str]) -> Federation:
         """Some clients by name, as a federation of its own (uids from 0 on)."""
-        for name in clients:
-            if name not in self.names:
-                raise UnknownChoice("client", name, self.names)
+        self._check_names(clients)
         where = {name: row for row, name in enumerate(self.names)}
         return self.take([where[name] for name in clients]).renumbered(0)
 
@@ -106,14 +115,21 @@ class Federation:
             by_uid = np.argsort(self.uid)
             out = by_uid[np.asarray(order)[:num_clients]]
         else:
-            unknown = [name for name in clients if name not in self.names]
-            if unknown:
-                raise UnknownChoice("client", unknown[0], self.names)
+            self._check_names(clients)
             out = np.array([self.names.index(name) for name in clients])
         kept = np.setdiff1d(np.arange(self.num_clients), out)
         if not len(kept):
             raise BadValue("clients", list(clients or ()), "a list that leaves at least one client to train")
         return self.take(kept).renumbered(0), self.take(np.sort(out)).renumbered(len(kept))
+
+    def _check_names(self, clients: Sequence[str]) -> None:
+        if not len(clients):
+            raise BadValue("clients", list(clients), "a list with at least one client")
+        for name in clients:
+            if name not in self.names:
+                raise UnknownChoice("client", name, self.names)
+            if list(clients).count(name) > 1:
+                raise BadValue("clients", list(clients), f"a list without repeats ('{name}' is there twice)")
 
     def renumbered(self, first: int) -> Federation:
         """The same clients with uids from ``first`` on, in the order of their uids."""
@@ -162,9 +178,12 @@ def from_arrays(
     """
     if task not in TASKS:
         raise UnknownChoice("task", task, TASKS)
-    x, y, client = np.asarray(x), np.asarray(y), np.asarray(client).astype(str)
-    classes = check_arrays(x, y, client, task, num_classes)
-    names, owner = np.unique(client, return_inverse=True)
+    x, owners = as_array("x", x), as_array("client", client)
+    y = labels_of(as_array("y", y), task)
+    classes = check_arrays(x, y, owners, task, num_classes)
+    # Numbers are put in order as numbers, so that client 2 comes before client 10.
+    numbers, owner = np.unique(owners, return_inverse=True)
+    names = numbers.astype(str)
     _check_expected(names, clients)
     sizes = np.bincount(owner)
     if split is None:
@@ -179,6 +198,8 @@ def from_arrays(
         raise BadData(f"client '{names[without[0]]}' has no training rows; give it some, or leave it out")
     order = np.lexsort((codes, owner))
     ends = np.cumsum(count.ravel())
+    groups = one_per_client("group", group, names)
+    domains = one_per_client("domain", domain, names)
     return Federation(
         x=x[order],
         y=y[order],
@@ -188,8 +209,10 @@ def from_arrays(
         names=tuple(str(name) for name in names),
         task=task,
         num_classes=classes,
-        group=one_per_client("group", group, names),
-        domain=one_per_client("domain", domain, names),
+        group=groups,
+        domain=domains,
+        num_groups=0 if groups is None else int(groups.max()) + 1,
+        num_domains=0 if domains is None else int(domains.max()) + 1,
         title=title,
     )
 
@@ -222,7 +245,8 @@ def _cut(
     first = np.cumsum(sizes) - sizes
     rank[order] = np.arange(len(owner)) - first[owner[order]]
     test = np.where(shares[2] > 0, np.maximum(np.rint(shares[2] * sizes), 1), 0)
-    test = np.minimum(test, np.maximum(sizes - 1, 0))
+    for_valid = (shares[1] > 0) & (sizes >= 3)
+    test = np.minimum(test, np.maximum(sizes - 1 - for_valid, 0))
     valid = np.where(shares[1] > 0, np.maximum(np.rint(shares[1] * sizes), 1), 0)
     valid = np.minimum(valid, np.maximum(sizes - test - 1, 0))
     train = (sizes - test - valid).astype(np.int64)

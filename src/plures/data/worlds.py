@@ -113,6 +113,7 @@ def mean_estimation(
         shares=(1.0, 0.0, 0.0),
         task="regression",
         title="mean estimation",
+        seed=seed,
     )
     noise_of_mean = dim * sigma**2 / rows
     facts = {"local_risk": noise_of_mean, "global_risk": noise_of_mean / num_clients + radius**2}
@@ -150,6 +151,7 @@ def linear_clusters(
         shares=(0.6, 0.2, 0.2),
         task="regression",
         title="linear clusters",
+        seed=seed,
     )
     return World(
         federation=federation,
@@ -192,6 +194,10 @@ def density_truth(
     """
     if variant not in ("literal", "disjoint"):
         raise UnknownChoice("variant", variant, ["literal", "disjoint"])
+    if not 1 <= num_groups <= num_clients:
+        raise BadValue("num_groups", num_groups, f"between 1 and num_clients ({num_clients})")
+    if num_symbols <= num_groups:
+        raise BadValue("num_symbols", num_symbols, f"more than num_groups ({num_groups})")
     client = np.arange(num_clients)
     own = client % (num_symbols - num_groups) + (num_groups if variant == "disjoint" else 0)
     truth = np.full((num_clients, num_symbols), 0.25 / num_symbols)

@@ -88,6 +88,7 @@ class Runner:
         self.seen, self.unseen = federation, unseen
         everyone = federation if unseen is None else together(federation, unseen)
         _check_uids(federation)
+        federation.check_model(method.model)
         self.everyone = everyone.take(np.argsort(everyone.uid))
         self.layout = layout_of(self.everyone)
         self.arrays, self.places = on_device(self.everyone)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from plures import tree
 from plures.errors import UnknownChoice
 from plures.models import metrics as m
 from plures.types import Key, Metric, Model, Tree, Weights
@@ -21,6 +22,7 @@ from plures.types import Key, Metric, Model, Tree, Weights
 class Task:
     """A per-example loss and the metrics that go with it; ``score`` is the headline one."""
 
+    name: str
     loss: Callable[[Array, Array], Array]
     metrics: Mapping[str, Metric]
     score: str
@@ -55,13 +57,18 @@ def _twice(outputs: Array, y: Array) -> Array:
 
 def _binary(loss: Callable[[Array, Array], Array]) -> Task:
     found = {"accuracy": m.mean_of(m.sign_hits), "loss": m.mean_of(loss), "auc": m.auc}
-    return Task(loss, found, "accuracy", True)
+    return Task("binary", loss, found, "accuracy", True)
 
 
 CLASSIFICATION = Task(
-    cross_entropy, {"accuracy": m.mean_of(m.hits), "loss": m.mean_of(cross_entropy)}, "accuracy", True
+    "classification",
+    cross_entropy,
+    {"accuracy": m.mean_of(m.hits), "loss": m.mean_of(cross_entropy)},
+    "accuracy",
+    True,
 )
 SEQUENCE = Task(
+    "sequence",
     cross_entropy,
     {"accuracy": m.mean_of(m.hits), "loss": m.mean_of(cross_entropy), "perplexity": m.exp_of(cross_entropy)},
     "accuracy",
@@ -70,10 +77,18 @@ SEQUENCE = Task(
 BINARY = _binary(logistic_loss)
 MARGIN = _binary(squared_hinge_loss)
 REGRESSION = Task(
-    half_squared_error, {"rmse": m.root_of(_twice), "loss": m.mean_of(half_squared_error)}, "rmse", False
+    "regression",
+    half_squared_error,
+    {"rmse": m.root_of(_twice), "loss": m.mean_of(half_squared_error)},
+    "rmse",
+    False,
 )
 DENSITY = Task(
-    cross_entropy, {"loss": m.mean_of(cross_entropy), "perplexity": m.exp_of(cross_entropy)}, "loss", False
+    "density",
+    cross_entropy,
+    {"loss": m.mean_of(cross_entropy), "perplexity": m.exp_of(cross_entropy)},
+    "loss",
+    False,
 )
 
 
@@ -105,6 +120,7 @@ def from_functions(
         metrics=task.metrics,
         score=task.score,
         higher_is_better=task.higher_is_better,
+        task=task.name,
         parts={name: tuple(f"params/{p}" for p in patterns) for name, patterns in (parts or {}).items()},
         features=None if features is None else lambda weights, x: features(weights.params, x),
         penalty=penalty,
@@ -118,20 +134,21 @@ def from_flax(
     task: Task,
     parts: Mapping[str, tuple[str, ...]] | None = None,
     features: str | None = None,
+    dtype: Any = jnp.float32,
 ) -> Model:
     """A model from a flax.linen module called as ``module(x, train=...)``.
 
     Batch norm lives in ``stats``; dropout draws from the training key. A module that also takes ``mask`` is
     told which rows count, so that short batches do not spoil batch statistics. ``parts`` are patterns of paths
-    within the variables ("params/Dense_1/*", "stats/*"); "norm" is found by itself. ``features`` names a module
-    method that returns penultimate activations.
+    within the variables ("params/Dense_1/*", "stats/*"); "norm" is found by itself. ``dtype`` is that of
+    the inputs (integers for embeddings). ``features`` names a module method that returns penultimate activations.
     """
     takes_mask = "mask" in inspect.signature(type(module).__call__).parameters
     if features is not None and not hasattr(module, features):
         raise UnknownChoice("method of the module", features, _methods_of(module))
 
     def init(key: Key) -> Weights:
-        variables = module.init(key, jnp.zeros((1, *shape)), train=False)
+        variables = module.init(key, jnp.zeros((1, *shape), dtype), train=False)
         return Weights(variables["params"], variables.get("batch_stats", {}))
 
     def call(weights: Weights, x: Array, **options: Any) -> Any:
@@ -153,10 +170,18 @@ def from_flax(
         metrics=task.metrics,
         score=task.score,
         higher_is_better=task.higher_is_better,
-        parts={"norm": ("params/*Norm*", "stats/*"), **(parts or {})},
+        task=task.name,
+        parts={"norm": _norm_patterns(init), **(parts or {})},
         features=None if features is None else penultimate,
     )
 
 
+def _norm_patterns(init: Callable[[Key], Weights]) -> tuple[str, ...]:
+    """Patterns of all normalization layers: those named so, and those that keep running statistics."""
+    stats = jax.eval_shape(init, jax.random.key(0)).stats
+    layers = {path.rpartition("/")[0] for path in tree.paths(stats)}
+    return ("params/*Norm*", "stats/*", *(f"params/{layer}/*" for layer in sorted(layers)))
+
+
 def _methods_of(module: Any) -> list[str]:
-    return [name for name, _ in inspect.getmembers(type(module), inspect.isfunction) if not name.startswith("_")]
+    return [name for name, value in vars(type(module)).items() if callable(value) and not name.startswith("_")]

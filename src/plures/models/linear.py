@@ -68,8 +68,8 @@ def softmax(shape: tuple[int, ...], num_outputs: int, *, ridge: float = 0.0) -> 
 
 @registry.model(title="Least squares")
 def least_squares(shape: tuple[int, ...], num_outputs: int = 1, *, ridge: float = 0.0) -> Model:
-    """A linear regression with half the squared error."""
-    return _linear(shape, None, REGRESSION, ridge)
+    """A linear regression with half the squared error; one number per row where ``num_outputs`` is 1."""
+    return _linear(shape, None if num_outputs == 1 else num_outputs, REGRESSION, ridge)
 
 
 @registry.model(title="Logistic regression")

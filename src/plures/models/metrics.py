@@ -51,5 +51,7 @@ def auc(outputs: Array, y: Array, mask: Array) -> Array:
     below = jnp.searchsorted(ordered, outputs, side="left")
     upto = jnp.minimum(jnp.searchsorted(ordered, outputs, side="right"), num_negative)
     wins = jnp.where(positive, 0.5 * (jnp.minimum(below, num_negative) + upto), 0.0).sum()
-    pairs = positive.sum() * num_negative
-    return jnp.where(pairs > 0, wins / jnp.maximum(pairs, 1), jnp.nan)
+    num_positive = positive.sum()
+    # Divided one after the other: the number of pairs may not fit 32 bits.
+    share = wins / jnp.maximum(num_negative, 1) / jnp.maximum(num_positive, 1)
+    return jnp.where((num_positive > 0) & (num_negative > 0), share, jnp.nan)

@@ -12,7 +12,7 @@ from plures.study import Comparison
 from plures.study.compare import ALONE
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib import pyplot as plt
 
 # Okabe and Ito's palette: told apart with any kind of color vision.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")

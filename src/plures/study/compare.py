@@ -24,7 +24,12 @@ from plures.study.statistics import bootstrap, share_worse, worst_decile
 from plures.types import Model, Plan
 
 ALONE = "local_only"
-DEFAULT_METHODS = ("local_only", "fedavg", "fedavg|finetune", "ditto", "oracle")
+
+
+def default_methods(federation: Federation) -> tuple[str, ...]:
+    """What is compared unless methods are named; the oracle only where groups are planted."""
+    found = ("local_only", "fedavg", "fedavg|finetune", "ditto")
+    return (*found, "oracle") if federation.num_groups else found
 
 
 @dataclass(frozen=True)

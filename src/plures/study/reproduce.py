@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from plures.errors import UnknownChoice
 from plures.registry import REPRODUCTIONS
@@ -34,7 +36,7 @@ def within(
     True
     """
     bar = f"within {tolerance:g} of {target:g}"
-    return Row(id, what, ours, published, bar, bool(abs(ours - target) <= tolerance))
+    return Row(id, what, float(ours), published, bar, bool(abs(ours - target) <= tolerance))
 
 
 def reproduce(name: str, *, scale: str = "small", out: Path) -> list[Row]:
@@ -44,8 +46,14 @@ def reproduce(name: str, *, scale: str = "small", out: Path) -> list[Row]:
         raise UnknownChoice("scale", scale, SCALES)
     out.mkdir(parents=True, exist_ok=True)
     rows: Sequence[Row] = entry.factory(scale=scale, out=out)
-    (out / "summary.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    (out / "summary.json").write_text(json.dumps([_plain(row) for row in rows], indent=2) + "\n")
     return list(rows)
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    """A row for JSON, which knows no NaN."""
+    ours = float(row.ours)
+    return {**asdict(row), "ours": ours if math.isfinite(ours) else None}
 
 
 def all_met(rows: Sequence[Row]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 from plures import channel, methods, models, personalize
 from plures.data import Federation
-from plures.errors import BadValue, Unsupported
+from plures.errors import BadValue, UnknownChoice, Unsupported
 from plures.registry import CHANNELS, METHODS, MODELS, PERSONALIZERS, Entry, Registry
 from plures.types import Channel, Method, Model, Plan
 
@@ -46,8 +47,13 @@ class Named:
         for pair in pairs:
             if "=" not in pair:
                 raise BadValue(f"option of {name}", pair, "name=value")
-        given = {key.strip(): value.strip() for key, _, value in (pair.partition("=") for pair in pairs)}
-        entry.check_options(given)
+        split = [pair.partition("=") for pair in pairs]
+        given = {key.strip(): value.strip() for key, _, value in split}
+        if len(given) < len(split):
+            raise BadValue(f"options of {name}", rest, "a list in which each option is given once")
+        for key in given:
+            if key not in entry.options:
+                raise UnknownChoice(f"option of {name}", key, entry.options)
         hints = typing.get_type_hints(entry.factory)
         return Named(entry, {key: convert(key, value, hints[key]) for key, value in given.items()})
 
@@ -70,6 +76,7 @@ def build_model(text: str, federation: Federation) -> Model:
     """The model a text names, in the federation's shape."""
     named = Named.parse(text, MODELS)
     model: Model = named.entry.factory(federation.shape, federation.num_outputs, **named.options)
+    federation.check_model(model)
     return model
 
 
@@ -91,7 +98,7 @@ def default_model(federation: Federation) -> str:
     """A sane model for the federation's task."""
     if federation.task not in DEFAULT_MODELS:
         raise Unsupported(f"there is no default model for a {federation.task} task; name one")
-    if federation.task == "regression" and not federation.shape[0]:
+    if federation.task == "regression" and math.prod(federation.shape) == 0:
         return "mean"
     return DEFAULT_MODELS[federation.task]
 

@@ -29,10 +29,11 @@ class Interval:
 
 def bootstrap(values: NDArray[np.floating], *, seed: int = 0) -> Interval:
     """The mean over clients of (clients,) or (seeds, clients) values, seeds averaged first."""
-    per_client = np.nanmean(np.atleast_2d(values), axis=0)
-    per_client = per_client[np.isfinite(per_client)]
-    if not len(per_client):
+    table = np.atleast_2d(values)
+    known = np.isfinite(table).any(axis=0)
+    if not known.any():
         return Interval(float("nan"), float("nan"), float("nan"))
+    per_client = np.nanmean(table[:, known], axis=0)
     picks = jax.random.randint(root(seed), (DRAWS, len(per_client)), 0, len(per_client))
     low, high = np.percentile(per_client[np.asarray(picks)].mean(1), [2.5, 97.5])
     return Interval(float(per_client.mean()), float(low), float(high))
