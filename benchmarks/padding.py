@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from plures.data import from_arrays
-from plures.engine import Runner, Settings
+from plures.engine import Runner, Settings, prepare
 from plures.engine.run import _cohort
 from plures.methods.fedavg import fedavg
 from plures.models.linear import softmax
@@ -31,7 +31,7 @@ def make_runner(cohort: int) -> Runner:
     x = np.zeros((len(owner), 20), np.float32)
     federation = from_arrays(x, owner % 10, owner, shares=(1.0, 0.0, 0.0), num_classes=10)
     method = fedavg(softmax((20,), 10), plan=Plan(batch=BATCH))
-    return Runner(method, federation, settings=Settings(rounds=ROUNDS, cohort=cohort))
+    return prepare(method, federation, settings=Settings(rounds=ROUNDS, cohort=cohort))
 
 
 def wasted_share(runner: Runner, size: int | None) -> float:

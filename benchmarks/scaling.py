@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from plures.data import from_arrays
-from plures.engine import Runner, Settings
+from plures.engine import Settings, prepare
 from plures.engine.run import play
 from plures.engine.state import first_state
 from plures.methods.ditto import ditto
@@ -38,7 +38,7 @@ def measure(name: str, num_clients: int) -> dict[str, float]:
     x = np.asarray(jax.random.normal(jax.random.key(0), (len(owner), DIM)))
     federation = from_arrays(x, owner % CLASSES, owner, shares=(1.0, 0.0, 0.0), num_classes=CLASSES)
     method = METHODS[name](softmax((DIM,), CLASSES), plan=Plan(batch=10))
-    runner = Runner(method, federation, settings=Settings(rounds=ROUNDS, cohort=COHORT))
+    runner = prepare(method, federation, settings=Settings(rounds=ROUNDS, cohort=COHORT))
     setup = runner.setup(runner.phases[-1])
     state = first_state(method, runner.key, num_clients)
     before = _resident()

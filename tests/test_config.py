@@ -4,8 +4,9 @@ import optax
 import pytest
 
 from plures.config import Study, make_study, read_study
+from plures.data import load
 from plures.errors import BadFile, BadValue, UnknownChoice, UserError
-from plures.study import DEFAULT_METHODS
+from plures.study import default_methods
 from plures.types import Plan
 
 WORLD = {"name": "mean_estimation", "hold_out": 0, "options": {"num_clients": 6, "rows": 20}}
@@ -60,7 +61,7 @@ def test_an_empty_file_is_the_default_study(tmp_path):
     study = read_study(written(tmp_path, ""))
 
     assert study == Study()
-    assert (study.methods, study.seeds, study.rounds, study.data.name) == (DEFAULT_METHODS, (0, 1, 2), 60, "digits")
+    assert (study.methods, study.seeds, study.rounds, study.data.name) == (None, (0, 1, 2), 60, "digits")
 
 
 @pytest.mark.parametrize(
@@ -249,3 +250,10 @@ def test_held_out_clients_are_unseen():
     seen, unseen = make_study({"data": {**WORLD, "hold_out": 2}}).federations()
 
     assert (seen.num_clients, unseen.num_clients) == (4, 2)
+
+
+def test_the_oracle_is_compared_by_default_only_where_groups_are_planted():
+    with_groups, without = load("digits", num_clients=8), load("mean_estimation", num_clients=4)
+
+    assert "oracle" in default_methods(with_groups)
+    assert "oracle" not in default_methods(without)

@@ -10,7 +10,7 @@ import numpy as np
 from cases import LEARNING_RATE, PARAMETERS, Case
 
 from plures.data import from_arrays
-from plures.engine import Runner, Settings
+from plures.engine import Runner, Settings, prepare
 from plures.engine.run import play
 from plures.engine.state import first_state
 from plures.methods.fedavg import fedavg
@@ -37,7 +37,7 @@ def make_runner(case: Case, x: np.ndarray, y: np.ndarray, executor: str = "auto"
     method = fedavg(model, plan=Plan(batch=case.batch, lr=LEARNING_RATE))
     cohort = case.cohort if case.cohort < case.clients else None
     settings = Settings(rounds=case.rounds, cohort=cohort, executor=executor)
-    return Runner(method, federation, settings=settings)
+    return prepare(method, federation, settings=settings)
 
 
 def build(case: Case, x: np.ndarray, y: np.ndarray) -> Callable[[int], None]:

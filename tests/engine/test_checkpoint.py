@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plures import run
+from plures import run, then
 from plures.contract import worlds
+from plures.contract.bench import outcome
 from plures.engine import checkpoint
 from plures.errors import BadFile, BadValue
 from plures.methods.ditto import ditto
@@ -87,7 +88,7 @@ def test_a_kill_in_mid_write_leaves_the_last_checkpoint_intact(tmp_path):
 
     assert died.returncode == 9, died.stderr.decode()
     assert checkpoint.latest(tmp_path).name == "round-00000001"
-    assert checkpoint.round_of(checkpoint.latest(tmp_path)) == 1
+    assert checkpoint.latest(tmp_path).is_dir()
     resumed = run(
         fedavg(worlds.model(), plan=worlds.PLAN), worlds.awkward()[0], rounds=3, checkpoint=tmp_path, **SETTINGS
     )
@@ -115,6 +116,38 @@ def test_a_checkpoint_of_another_version_is_named(method, seen, tmp_path):
 
     with pytest.raises(BadFile, match="checkpoint version 99"):
         run(method, seen, rounds=2, checkpoint=tmp_path, **SETTINGS)
+
+
+def test_another_runs_checkpoint_is_refused(method, seen, tmp_path):
+    run(method, seen, rounds=1, checkpoint=tmp_path, **SETTINGS)
+
+    with pytest.raises(BadFile, match="belongs to a run with seed 0, not 5"):
+        run(method, seen, rounds=2, seed=5, checkpoint=tmp_path, **SETTINGS)
+
+
+@pytest.mark.parametrize("stopped", [1, 2, 3])
+def test_a_run_with_a_prelude_resumes_in_any_phase(stopped, seen, tmp_path):
+    method = then(fedavg(worlds.model(), plan=worlds.PLAN), 2, ditto(worlds.model(), plan=worlds.PLAN))
+    whole = run(method, seen, rounds=4, **SETTINGS)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(method, seen, rounds=4, checkpoint=tmp_path, progress=stopping_at(stopped + 1), **SETTINGS)
+    assert checkpoint.latest(tmp_path).name == f"round-0000000{stopped}"
+    resumed = run(method, seen, rounds=4, checkpoint=tmp_path, **SETTINGS)
+
+    expected, found = outcome(whole), outcome(resumed)
+    assert expected.keys() == found.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(values, found[name])
+    assert resumed.num_bytes == whole.num_bytes
+
+
+def stopping_at(round_):
+    def progress(now):
+        if now.round == round_:
+            raise KeyboardInterrupt
+
+    return progress
 
 
 def test_fewer_rounds_than_done_are_refused(method, seen, tmp_path):

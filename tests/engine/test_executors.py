@@ -45,14 +45,22 @@ def test_idle_share_counts_waiting_for_the_largest_of_a_chunk():
 def test_auto_keeps_idle_work_low_when_sizes_differ():
     sizes = np.exp(0.91 * np.linspace(-2, 2, 40)).tolist()
 
-    chosen = executors.choose(1000, sizes, 20)
+    chosen = executors.choose(message_bytes=1000, work=sizes, num_clients=20)
 
     assert chosen.size is not None
     assert executors.idle_share(sizes, 20, chosen.size) <= executors.WASTE
 
 
 def test_auto_trains_large_models_client_after_client_on_a_cpu():
-    assert executors.choose(10 * executors.CACHE_BYTES, [5] * 20, 20) == Executor(1)
+    assert executors.choose(message_bytes=10 * executors.CACHE_BYTES, work=[5] * 20, num_clients=20) == Executor(1)
+
+
+def test_auto_bounds_the_rows_held_at_a_time():
+    chosen = executors.choose(
+        message_bytes=100, work=[5] * 10_000, num_clients=10_000, data_bytes=executors.DATA_BYTES // 50
+    )
+
+    assert 40 <= chosen.size <= 50
 
 
 def test_one_by_one_names_stage_round_client_and_shapes():

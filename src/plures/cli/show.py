@@ -10,7 +10,7 @@ import jax
 from rich.table import Table
 
 from plures.data import worlds
-from plures.engine import Runner, Settings
+from plures.engine import Settings, prepare
 from plures.registry import DATASETS, METHODS, PERSONALIZERS, WORLDS, Entry
 from plures.report.terminal import plain_table
 from plures.types import Plan
@@ -59,7 +59,7 @@ def _traffic(entry: Entry) -> str:
     world = worlds.linear_clusters(num_clients=4, num_groups=2)
     options = {name: value for name, value in world.federation.facts.items() if name in entry.options}
     method = entry.factory(world.model, plan=Plan(), **options)
-    found = Runner(method, world.federation, settings=Settings(rounds=1)).traffic(method)
+    found = prepare(method, world.federation, settings=Settings(rounds=1)).traffic(method)
     size = sum(leaf.size * 4 for leaf in jax.tree.leaves(jax.eval_shape(world.model.init, jax.random.key(0))))
     parts = {
         "join": found.join,

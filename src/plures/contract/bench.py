@@ -15,7 +15,7 @@ import numpy as np
 from plures import tree
 from plures.contract import worlds
 from plures.data import Federation
-from plures.engine import Run, Runner, Settings
+from plures.engine import Run, Runner, Settings, prepare
 from plures.engine.evaluate import serve_one
 from plures.engine.round import Client, Setup
 from plures.registry import METHODS, PERSONALIZERS, Entry
@@ -105,7 +105,7 @@ class Bench:
         seen, unseen = worlds.awkward(junk=junk, order=order)
         defaults = {"rounds": ROUNDS, "cohort": COHORT, "executor": "vectorized", "eval_every": 1}
         settings = Settings(**{**defaults, **changes})
-        return Runner(chosen, seen, unseen=None if chosen.transductive else unseen, settings=settings)
+        return prepare(chosen, seen, unseen=None if chosen.transductive else unseen, settings=settings)
 
     def rebuilt(self) -> Method:
         """The method built a second time."""
@@ -134,7 +134,7 @@ def _plain(leaf: Any) -> np.ndarray:
 
 def predictions(method: Method, federation: Federation, *, rounds: int) -> np.ndarray:
     """What every client predicts for some probes after a few rounds with everyone."""
-    runner = Runner(method, federation, settings=Settings(rounds=rounds, executor="vectorized", eval_every=rounds))
+    runner = prepare(method, federation, settings=Settings(rounds=rounds, executor="vectorized", eval_every=rounds))
     done = runner.run()
     probes = jax.random.normal(jax.random.key(7), (5, *federation.shape))
     clients = runner.clients(done.state, done.state.private)
@@ -154,8 +154,7 @@ def capacity_raised(runner: Runner, extra: int) -> Runner:
     """The same runner with longer padding."""
     most = runner.layout.capacity
     raised = (most[0] + extra, most[1] + extra, most[2] + extra)
-    runner.layout = replace(runner.layout, capacity=raised)
-    return runner
+    return replace(runner, layout=replace(runner.layout, capacity=raised))
 
 
 def checkpointed(bench: Bench, folder: Path, rounds: int) -> Run:

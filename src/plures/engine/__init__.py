@@ -3,7 +3,7 @@
 from plures.engine.cohort import Everyone, Uniform, Weighted
 from plures.engine.executors import Executor, chunked, one_by_one, vectorized
 from plures.engine.result import Progress, Run, Served
-from plures.engine.run import Runner, Settings, run
+from plures.engine.run import Runner, Settings, prepare, run
 from plures.engine.state import State
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Weighted",
     "chunked",
     "one_by_one",
+    "prepare",
     "run",
     "vectorized",
 ]

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from plures.records import Record, Scores, Visits
 VERSION = 1
 
 
-def save(folder: Path, state: State, record: Record, rows: list[Path]) -> Path:
+def save(folder: Path, state: State, record: Record, rows: list[Path], identity: Mapping[str, Any]) -> Path:
     """Write a checkpoint, then remove older ones; an error or a kill leaves the last one as it was."""
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"round-{int(state.round):08d}"
@@ -36,7 +37,7 @@ def save(folder: Path, state: State, record: Record, rows: list[Path]) -> Path:
         _write_record(scratch, record)
         for file in rows:
             shutil.copyfile(file, scratch / file.name)
-        about = {"version": VERSION, "round": int(state.round)}
+        about = {"version": VERSION, "round": int(state.round), **identity}
         (scratch / "about.json").write_text(json.dumps(about))
         _to_disk(scratch)
         if final.exists():
@@ -58,14 +59,17 @@ def latest(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def round_of(path: Path) -> int:
-    """The round a checkpoint was written after."""
+def round_of(path: Path, identity: Mapping[str, Any]) -> int:
+    """The round a checkpoint was written after; another run's checkpoint is refused."""
     try:
         about = json.loads((path / "about.json").read_text())
     except (OSError, ValueError) as error:
         raise BadFile(f"{path} is not a checkpoint: {error}") from error
     if about.get("version") != VERSION:
         raise BadFile(f"{path} has checkpoint version {about.get('version')}; this release reads {VERSION}")
+    for name, value in identity.items():
+        if about[name] != value:
+            raise BadFile(f"{path} belongs to a run with {name} {about[name]}, not {value}; use another folder")
     return int(about["round"])
 
 

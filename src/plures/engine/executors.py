@@ -6,6 +6,7 @@ chunks, and a chunk is done when its largest client is: so that nobody pays for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -87,25 +88,33 @@ def executor(given: Executor | str) -> Executor | None:
 
 CACHE_BYTES = 2**22
 DEVICE_BYTES = 2**33
+DATA_BYTES = 2**28
 WASTE = 0.2
 
 
-def choose(message_bytes: int, work: Sequence[int], cohort_size: int) -> Executor:
-    """A good executor for this machine: from what a client downloads, and how unequal the clients are.
+def choose(*, message_bytes: int, work: Sequence[int], num_clients: int, data_bytes: int = 0) -> Executor:
+    """A good executor for this machine: from what a client downloads and holds, and how unequal clients are.
 
-    Clients run side by side as long as their models fit a CPU's cache (or a share of an accelerator's memory), in
-    the largest chunks that leave at most a fifth of the steps idle. An accelerator gets 16 clients at a time at
-    least: there waiting costs little, and small chunks cost much.
+    Clients run side by side as long as their models fit a CPU's cache (or a share of an accelerator's memory) and
+    their rows fit a quarter of a gigabyte, in the largest chunks that leave at most a fifth of the steps idle. An
+    accelerator gets 16 clients at a time at least: there waiting costs little, and small chunks cost much.
     """
     on_cpu = jax.default_backend() == "cpu"
     room = (CACHE_BYTES if on_cpu else DEVICE_BYTES) // max(message_bytes, 1)
-    fewest = 1 if on_cpu else min(16, cohort_size)
-    most = max(min(room, cohort_size), fewest)
-    sizes = sorted({-(-cohort_size // chunks) for chunks in range(1, cohort_size + 1)}, reverse=True)
-    for size in (one for one in sizes if fewest <= one <= most):
-        if idle_share(work, cohort_size, size) <= WASTE:
-            return vectorized if size == cohort_size else chunked(size)
+    room = min(room, (DATA_BYTES if on_cpu else DEVICE_BYTES) // max(data_bytes, 1))
+    fewest = 1 if on_cpu else min(16, num_clients)
+    most = max(min(room, num_clients), fewest)
+    for size in (one for one in _even_sizes(num_clients) if fewest <= one <= most):
+        if idle_share(work, num_clients, size) <= WASTE:
+            return vectorized if size == num_clients else chunked(size)
     return chunked(fewest)
+
+
+def _even_sizes(num_clients: int) -> list[int]:
+    """Chunk sizes that leave the last chunk about as full as the others, largest first."""
+    limit = math.isqrt(num_clients)
+    sizes = {-(-num_clients // chunks) for chunks in range(1, limit + 1)} | set(range(1, limit + 2))
+    return sorted((size for size in sizes if size <= num_clients), reverse=True)
 
 
 def idle_share(work: Sequence[int], cohort_size: int, size: int) -> float:

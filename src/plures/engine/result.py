@@ -14,6 +14,7 @@ from jax import Array
 from plures import tree
 from plures.engine.evaluate import serve_one
 from plures.engine.state import State
+from plures.engine.store import DiskStore
 from plures.errors import BadValue
 from plures.records import Record
 from plures.types import Tree
@@ -55,6 +56,7 @@ class Run:
 
     runner: Runner
     state: State
+    store: DiskStore | None
     record: Record
     seconds: float
 
@@ -99,7 +101,7 @@ class Run:
             raise BadValue("uid", uid, f"between 0 and {runner.everyone.num_clients - 1}")
         setup = runner.setup(runner.phases[-1])
         known = uid < runner.num_seen
-        table = runner.store.get(np.array([uid if known else 0])) if runner.store else None
+        table = self.store.get(np.array([uid if known else 0])) if self.store else None
         private = table if table is not None else tree.at(state.private, slice(uid, uid + 1))
         if not known and table is None:
             private = tree.zeros_like(tree.at(state.private, slice(0, 1)))

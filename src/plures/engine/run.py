@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from plures.data.federation import Federation
 from plures.engine import checkpoint as disk
 from plures.engine import cohort as cohorts
 from plures.engine import executors
-from plures.engine.clients import TRAIN, VALID, Arrays, Place, layout_of, on_device, rows, together
+from plures.engine.clients import TRAIN, VALID, Arrays, Layout, Place, layout_of, on_device, rows, together
 from plures.engine.cohort import Cohort, Everyone
 from plures.engine.evaluate import score
 from plures.engine.executors import Executor
@@ -31,6 +32,8 @@ from plures.errors import BadValue, Unsupported
 from plures.keys import Purpose, derive, root
 from plures.records import Record, Traffic, Visits, traffic_of
 from plures.types import Channel, Info, Key, Method, Tree
+
+BLOCK = 256  # clients scored at a time when private rows are on disk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,36 +70,62 @@ def run(
     **settings: Any,
 ) -> Run:
     """Train ``method`` on the federation and score every client; ``settings`` are those of ``Settings``."""
-    return Runner(method, federation, unseen=unseen, progress=progress, settings=Settings(**settings)).run()
+    return prepare(method, federation, unseen=unseen, progress=progress, settings=Settings(**settings)).run()
 
 
+def prepare(
+    method: Method,
+    federation: Federation,
+    *,
+    settings: Settings,
+    unseen: Federation | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Runner:
+    """A method and a federation checked and made ready to run."""
+    if unseen is not None and method.transductive:
+        raise Unsupported("this method serves only clients it was trained with; leave out unseen clients")
+    _check_uids(federation)
+    federation.check_model(method.model)
+    everyone = federation if unseen is None else together(federation, unseen)
+    everyone = everyone.take(np.argsort(everyone.uid))
+    prelude = phases(method, settings.rounds)[-1].start
+    if prelude >= settings.rounds:
+        raise BadValue("rounds", settings.rounds, f"more than the {prelude} of the prelude")
+    arrays, places = on_device(everyone)
+    return Runner(
+        method=method,
+        settings=settings,
+        seen=federation,
+        everyone=everyone,
+        layout=layout_of(everyone),
+        arrays=arrays,
+        places=places,
+        progress=progress,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Runner:
-    """A method and a federation made ready; a run is ``run()``."""
+    """A method and a federation made ready; ``everyone`` is in the order of uids, training clients first."""
 
-    def __init__(
-        self,
-        method: Method,
-        federation: Federation,
-        *,
-        settings: Settings,
-        unseen: Federation | None = None,
-        progress: Callable[[Progress], None] | None = None,
-    ) -> None:
-        if unseen is not None and method.transductive:
-            raise Unsupported("this method serves only clients it was trained with; leave out unseen clients")
-        self.method, self.settings, self.progress = method, settings, progress
-        self.seen, self.unseen = federation, unseen
-        everyone = federation if unseen is None else together(federation, unseen)
-        _check_uids(federation)
-        federation.check_model(method.model)
-        self.everyone = everyone.take(np.argsort(everyone.uid))
-        self.layout = layout_of(self.everyone)
-        self.arrays, self.places = on_device(self.everyone)
-        self.key = root(settings.seed)
-        self.phases = phases(method, settings.rounds)
-        if self.phases[-1].start >= settings.rounds:
-            raise BadValue("rounds", settings.rounds, f"more than the {self.phases[-1].start} of the prelude")
-        self.store: DiskStore | None = None
+    method: Method
+    settings: Settings
+    seen: Federation
+    everyone: Federation
+    layout: Layout
+    arrays: Arrays
+    places: Place
+    progress: Callable[[Progress], None] | None = None
+
+    @cached_property
+    def key(self) -> Key:
+        """The key of the run."""
+        return root(self.settings.seed)
+
+    @cached_property
+    def phases(self) -> list[Phase]:
+        """The preludes in order, then the method."""
+        return phases(self.method, self.settings.rounds)
 
     @property
     def num_seen(self) -> int:
@@ -105,35 +134,47 @@ class Runner:
 
     def run(self) -> Run:
         """Play all rounds that are left, from the last checkpoint if there is one."""
-        state, record, phase = self._begin()
+        state, record, phase, store = self._begin()
         began, first = time.perf_counter(), int(state.round)
         while True:
             stops = self._stops(phase)
             for stop in (one for one in stops if one > int(state.round)):
-                state, record = self._advance(phase, state, record, stop)
+                state, record = self._advance(phase, state, store, record, stop)
                 self._report(record, stop, time.perf_counter() - began, first)
                 if stop < phase.stop:
-                    self._save(state, record, stop)
+                    self._save(state, store, record)
             if phase is self.phases[-1]:
                 break
             record = record.with_past(self.visits(phase, state))
             phase = self.phases[self.phases.index(phase) + 1]
-            state = self._enter(phase, next_state(phase, self.key, state))
-            self._save(state, record, phase.start)
-        self._save(state, record, phase.stop, force=True)
-        return Run(self, state, record, time.perf_counter() - began)
+            state, store = self._enter(phase, next_state(phase, self.key, state))
+            self._save(state, store, record)
+        self._save(state, store, record, last=True)
+        return Run(self, state, store, record, time.perf_counter() - began)
 
     def setup(self, phase: Phase) -> Setup:
         """The static part of a phase."""
         cohort = Everyone() if phase.everyone else cohorts.cohort(self.settings.cohort)
-        size = cohort.size(self.num_seen)
-        chosen = executors.executor(self.settings.executor) or self._auto(phase.method, size)
+        chosen = self._executor(phase.method, self.seen, cohort.size(self.num_seen))
         return Setup(phase.method, self.layout, chosen, cohort, tuple(self.settings.channels))
 
-    def _auto(self, method: Method, size: int) -> Executor:
+    def scoring(self, setup: Setup) -> Setup:
+        """The same with an executor for all clients at a time instead of a cohort."""
+        chosen = self._executor(setup.method, self.everyone, self.everyone.num_clients)
+        return replace(setup, executor=chosen)
+
+    def _executor(self, method: Method, federation: Federation, size: int) -> Executor:
+        named = executors.executor(self.settings.executor)
+        if named is not None:
+            return named
         traffic = self.traffic(method)
-        message = max(traffic.down // method.turns, traffic.serve)
-        return executors.choose(message, self.seen.count[:, TRAIN].tolist(), size)
+        row_bytes = 4 * math.prod(federation.shape)
+        return executors.choose(
+            message_bytes=max(traffic.down // method.turns, traffic.serve),
+            data_bytes=max(self.layout.capacity) * row_bytes,
+            work=federation.count[:, TRAIN].tolist(),
+            num_clients=size,
+        )
 
     def traffic(self, method: Method) -> Traffic:
         """Bytes of each message of one client."""
@@ -155,31 +196,39 @@ class Runner:
         places = tree.at(self.places, chosen)
         return _clients(places, private, state.visits, state.round, self.key)
 
-    def _begin(self) -> tuple[State, Record, Phase]:
-        first = self.phases[0]
-        state, record = first_state(first.method, self.key, self.num_seen), Record()
-        phase = first
+    def _begin(self) -> tuple[State, Record, Phase, DiskStore | None]:
+        """The first state, or the one of the last checkpoint."""
+        phase = self.phases[0]
+        state, record = first_state(phase.method, self.key, self.num_seen), Record()
         found = None if self.settings.checkpoint is None else disk.latest(Path(self.settings.checkpoint))
         if found is not None:
-            done = disk.round_of(found)
+            done = disk.round_of(found, self._identity())
             if done > self.settings.rounds:
                 raise BadValue("rounds", self.settings.rounds, f"at least {done}, which the checkpoint has done")
-            phase = next(p for p in reversed(self.phases) if p.start <= done)
-            template = state if phase is first else jax.eval_shape(partial(next_state, phase, self.key), state)
+            phase = next(one for one in reversed(self.phases) if one.start <= done)
+            template = jax.eval_shape(
+                partial(_first_of, self.phases[: self.phases.index(phase) + 1], self.key), state
+            )
             state, record = disk.load(found, template)
-        return self._enter(phase, state, resumed=found), record, phase
+        state, store = self._enter(phase, state, resumed=found)
+        return state, record, phase, store
 
-    def _enter(self, phase: Phase, state: State, resumed: Path | None = None) -> State:
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a run to go on."""
+        cohort = cohorts.cohort(self.settings.cohort)
+        return {"seed": self.settings.seed, "cohort": repr(cohort), "clients": self.num_seen}
+
+    def _enter(self, phase: Phase, state: State, resumed: Path | None = None) -> tuple[State, DiskStore | None]:
         """With a disk store, move the private rows out of the state into files."""
         if self.settings.store == "memory":
-            return state
+            return state, None
         folder = Path(self.settings.store)
         for file in folder.glob("rows-*.bin"):
             file.unlink()
         if resumed is not None:
             disk.restore_rows(resumed, folder)
-        self.store = DiskStore(folder, private_shape(phase.method, state.server), self.num_seen)
-        return state._replace(private=())
+        store = DiskStore(folder, private_shape(phase.method, state.server), self.num_seen)
+        return state._replace(private=()), store
 
     def _stops(self, phase: Phase) -> list[int]:
         """The rounds of a phase after which something happens: evaluation, a checkpoint, its end."""
@@ -188,32 +237,33 @@ class Runner:
         marks = {r for r in range(phase.start + 1, phase.stop) if r % every == 0 or r % saving == 0}
         return sorted(marks | {phase.stop})
 
-    def _advance(self, phase: Phase, state: State, record: Record, stop: int) -> tuple[State, Record]:
+    def _advance(
+        self, phase: Phase, state: State, store: DiskStore | None, record: Record, stop: int
+    ) -> tuple[State, Record]:
         """Play up to ``stop`` and evaluate there if it is time to."""
         setup, begin = self.setup(phase), int(state.round)
         places = tree.at(self.places, slice(0, self.num_seen))
-        if self.store is None and not setup.executor.on_host:
+        if store is None and not setup.executor.on_host:
             state, info = play(setup, self.arrays, places, self.key, state, stop - begin)
         else:
-            state, info = self._walk(setup, places, state, stop - begin)
+            state, info = self._walk(setup, places, state, store, stop - begin)
         record = record.with_info(begin, {name: np.asarray(values) for name, values in info.items()})
         every = self.settings.eval_every or self.settings.rounds
         last = phase is self.phases[-1] and stop == phase.stop
         if phase is self.phases[-1] and (last or stop % every == 0):
-            found = self.score(setup, state)
+            found = self.score(self.scoring(setup), state, store)
             splits = ("valid", "test") if last else ("valid",)
             record = record.with_scores(stop, np.asarray(self.everyone.uid), found, splits)
         return state, record
 
-    def score(self, setup: Setup, state: State) -> Any:
+    def score(self, setup: Setup, state: State, store: DiskStore | None) -> Any:
         """Scores of all clients, seen and unseen: kind -> split -> metric -> (clients,)."""
-        if self.store is None:
-            return jax.device_get(self._score_block(setup, state, state.private, np.arange(self.num_seen), True))
-        blocks = np.array_split(np.arange(self.num_seen), max(1, -(-self.num_seen // 256)))
-        parts = [
-            jax.device_get(self._score_block(setup, state, self.store.get(block), block, block is blocks[-1]))
-            for block in blocks
-        ]
+        everybody = np.arange(self.num_seen)
+        blocks = [everybody] if store is None else np.array_split(everybody, -(-self.num_seen // BLOCK))
+        parts = []
+        for block in blocks:
+            private = state.private if store is None else store.get(block)
+            parts.append(jax.device_get(self._score_block(setup, state, private, block, block is blocks[-1])))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
     def _score_block(self, setup: Setup, state: State, private: Tree, block: np.ndarray, with_unseen: bool) -> Any:
@@ -226,30 +276,32 @@ class Runner:
         clients = _clients(places, everyone, visits, state.round, self.key)
         return score(setup, self.arrays, state.server, clients)
 
-    def _walk(self, setup: Setup, places: Place, state: State, length: int) -> tuple[State, Info]:
+    def _walk(
+        self, setup: Setup, places: Place, state: State, store: DiskStore | None, length: int
+    ) -> tuple[State, Info]:
         """Rounds driven from Python: one by one, or with private rows on disk."""
         infos = []
         for _ in range(length):
             chosen = np.asarray(_cohort(setup, self.key, state.round, places))
-            private = self.store.get(chosen) if self.store else tree.at(state.private, chosen)
+            private = store.get(chosen) if store else tree.at(state.private, chosen)
             clients = _clients(tree.at(places, chosen), private, state.visits[chosen], state.round, self.key)
             step = one_round if setup.executor.on_host else _one_round
             server, private, info = step(setup, self.arrays, state.server, clients, self.key, state.round)
-            if self.store is None:
+            if store is None:
                 state = state._replace(private=tree.put(state.private, chosen, private))
             else:
-                self.store.put(chosen, private)
+                store.put(chosen, private)
             state = state._replace(round=state.round + 1, server=server, visits=state.visits.at[chosen].add(1))
             infos.append({name: values.mean() for name, values in info.items()})
         return state, tree.stack(infos)
 
-    def _save(self, state: State, record: Record, round_: int, *, force: bool = False) -> None:
+    def _save(self, state: State, store: DiskStore | None, record: Record, *, last: bool = False) -> None:
         folder, every = self.settings.checkpoint, self.settings.checkpoint_every
-        if folder is None or not (force or (every is not None and round_ % every == 0)):
+        if folder is None or not (last or (every is not None and int(state.round) % every == 0)):
             return
-        if self.store is not None:
-            self.store.flush()
-        disk.save(Path(folder), state, record, [] if self.store is None else self.store.files)
+        if store is not None:
+            store.flush()
+        disk.save(Path(folder), state, record, [] if store is None else store.files, self._identity())
 
     def _report(self, record: Record, done: int, seconds: float, first: int) -> None:
         if self.progress is None:
@@ -270,6 +322,13 @@ class Runner:
 def _check_uids(federation: Federation) -> None:
     if sorted(federation.uid.tolist()) != list(range(federation.num_clients)):
         raise BadValue("uid", federation.uid[:5].tolist(), "0..N-1 in some order for training clients")
+
+
+def _first_of(chain: list[Phase], key: Key, state: State) -> State:
+    """The state with which the last phase of a chain begins, given that of the first."""
+    for phase in chain[1:]:
+        state = next_state(phase, key, state)
+    return state
 
 
 def _clients(places: Place, private: Tree, visits: Array, round_: Array, key: Key) -> Client:

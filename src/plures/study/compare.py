@@ -17,7 +17,7 @@ import polars as pl
 
 from plures._version import __version__
 from plures.data import Federation
-from plures.engine import Progress, Run, Runner, Settings
+from plures.engine import Progress, Run, Settings, prepare
 from plures.errors import BadValue
 from plures.study.spec import build_method, build_model, default_model
 from plures.study.statistics import bootstrap, share_worse, worst_decile
@@ -137,7 +137,7 @@ def compare(
 
             hidden = None if built[name].transductive else unseen
             limits = Settings(rounds=rounds, seed=seed, **extra)
-            run = Runner(built[name], federation, unseen=hidden, settings=limits, progress=tell).run()
+            run = prepare(built[name], federation, unseen=hidden, settings=limits, progress=tell).run()
             table, spent = run.clients, run.seconds
             if folder is not None:
                 save_run(folder, run, header(name, seed, config))
