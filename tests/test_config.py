@@ -154,7 +154,7 @@ def test_all_mistakes_are_listed_at_once():
         ({"plan": {"lr": 0.0}}, "plan.lr must be greater than 0, got 0.0"),
         ({"plan": {"optimizer": "sdg"}}, "plan.optimizer must be 'sgd', 'adam' or 'momentum', got 'sdg'"),
         ({"eval_every": None}, "eval_every must be a valid integer, got None"),
-        ({"methods": "fedavg"}, "methods must be a valid tuple, got 'fedavg'"),
+        ({"methods": "fedavg"}, "methods must be a list, got 'fedavg'"),
     ],
 )
 def test_a_value_out_of_range_says_what_it_must_be(found, message):
@@ -219,7 +219,7 @@ def test_the_check_refuses_to_hold_out_everybody(hold_out):
     with pytest.raises(BadValue) as refusal:
         make_study({"data": {**WORLD, "hold_out": hold_out}}).check()
 
-    assert str(refusal.value) == f"num_clients must be between 1 and 5, got {hold_out}"
+    assert str(refusal.value) == f"hold_out must be less than the 6 clients there are, got {hold_out}"
 
 
 def test_the_check_lists_mistakes_in_the_model_and_the_methods_together():

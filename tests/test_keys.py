@@ -110,6 +110,18 @@ def test_another_seed_gives_another_root():
 
 def test_purposes_keep_their_numbers():
     """A number that moved would silently change every seeded result."""
-    order = ["START", "COHORT", "JOIN", "TRAIN", "CHANNEL", "SETTLE", "SERVE", "HAND_OVER", "DATA"]
+    order = [
+        "START",
+        "COHORT",
+        "JOIN",
+        "TRAIN",
+        "CHANNEL",
+        "SETTLE",
+        "SERVE",
+        "HAND_OVER",
+        "DATA",
+        "SPLIT",
+        "HOLD_OUT",
+    ]
 
     assert {purpose.name: int(purpose) for purpose in Purpose} == {name: i for i, name in enumerate(order)}

@@ -79,6 +79,8 @@ class Study(Part):
         whole = data.load(self.data.name, **self.data.options)
         if self.data.hold_out == 0:
             return whole, None
+        if self.data.hold_out >= whole.num_clients:
+            raise BadValue("hold_out", self.data.hold_out, f"less than the {whole.num_clients} clients there are")
         return whole.hold_out(num_clients=self.data.hold_out, seed=self.data.hold_out_seed)
 
     def check(self) -> None:
@@ -139,7 +141,9 @@ def _said(mistake: Any) -> str:
     if mistake["type"] == "extra_forbidden":
         known = _fields_at(mistake["loc"][:-1])
         return str(UnknownChoice("setting", str(mistake["loc"][-1]), known))
-    wanted = mistake["msg"].removeprefix("Input should be ").removeprefix("Value should ")
+    wanted = mistake["msg"].removeprefix("Input should be ").replace("a valid tuple", "a list")
+    if mistake["type"] == "too_short":
+        wanted = "a list with at least one entry"
     return str(BadValue(place, mistake["input"], wanted[0].lower() + wanted[1:]))
 
 

@@ -26,6 +26,8 @@ class Purpose(IntEnum):
     SERVE = 6
     HAND_OVER = 7
     DATA = 8
+    SPLIT = 9
+    HOLD_OUT = 10
 
 
 def root(seed: int) -> Key:

@@ -45,8 +45,8 @@ class Entry:
 
     @property
     def summary(self) -> str:
-        """The first line of the factory's docstring."""
-        return (inspect.getdoc(self.factory) or "").split("\n")[0]
+        """The first line of the factory's docstring, as plain text."""
+        return (inspect.getdoc(self.factory) or "").split("\n")[0].replace("``", "")
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:

@@ -123,12 +123,14 @@ class Plan:
     optimizer: Callable[[float], optax.GradientTransformation] = optax.sgd
 
     def __post_init__(self) -> None:
-        if not 0 < self.lr < float("inf"):
+        if not isinstance(self.lr, int | float) or not 0 < self.lr < float("inf"):
             raise BadValue("lr", self.lr, "a positive number")
         if self.epochs < 0:
             raise BadValue("epochs", self.epochs, "0 or more")
         if self.steps is not None and self.steps < 0:
             raise BadValue("steps", self.steps, "0 or more")
+        if not callable(self.optimizer):
+            raise BadValue("optimizer", self.optimizer, "a function of the step size, such as optax.adam")
         if self.batch is not None and self.batch < 1:
             raise BadValue("batch", self.batch, "1 or more (or None for full batch)")
 
@@ -168,7 +170,7 @@ class Method:
 
     Only ``merge`` sees clients stacked, on axis 0 of every leaf; a client of weight 0 must not count there.
     A round is ``turns`` exchanges (send, train, merge) with one cohort and one key per client, then ``settle``.
-    Uids of training clients are 0..num_clients-1, so a server table is an array indexed by uid; clients never
+    ``plan`` is how its clients train, for whoever builds on it. Uids of training clients are 0..num_clients-1, so a server table is an array indexed by uid; clients never
     seen in training have larger uids. Equality is identity: a Method is a valid static argument of ``jit``.
     """
 
@@ -178,6 +180,7 @@ class Method:
     merge: Callable[[Tree, Tree, Array, Array], Tree]
     serve: Callable[[Key, Tree, Tree, Data], Tree]
     predict: Callable[[Tree, Array], Array]
+    plan: Plan = Plan()
     send: Callable[[Tree, Array], Tree] = broadcast
     join: Callable[[Key, Tree], Tree] = stateless
     settle: Callable[[Key, Tree, Tree, Data], Tree] | None = None

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -69,6 +70,17 @@ def test_records_carry_a_header_with_settings_seed_and_versions(compared):
     assert {"plures", "jax", "python"} <= set(header["versions"])
 
 
+def test_another_study_in_the_same_folder_is_refused(compared, capsys):
+    code = plures("compare", "-m", "local_only", "-m", "fedavg", *QUICK, "--lr", "0.3", "--out", str(compared))
+
+    assert code == 1
+    assert "holds a study with other settings (plan); use another folder" in complaint(capsys)
+
+
+def test_the_picture_is_written(compared):
+    assert (compared / "overview.png").stat().st_size > 10_000
+
+
 def test_resume_runs_only_what_is_missing(compared, tmp_path, capsys):
     folder = tmp_path / "copy"
     shutil.copytree(compared, folder)
@@ -117,6 +129,12 @@ def test_data_list_names_data_sets_and_worlds(capsys):
     assert "mean_estimation" in said
 
 
+@pytest.mark.parametrize(("command", "name"), [("models", "emnist_cnn"), ("channels", "drop_out")])
+def test_models_and_channels_are_listed(command, name, capsys):
+    assert plures(command) == 0
+    assert name in capsys.readouterr().out
+
+
 def test_the_version_is_printed(capsys):
     assert plures("--version") == 0
     assert capsys.readouterr().out.strip() == "0.1.0"
@@ -138,11 +156,16 @@ def test_the_version_is_printed(capsys):
         (["compare", "--rounds", "many"], "--rounds"),
         (["compare", "--seeds", "0"], "seeds must be 1 or more, got 0"),
         (["compare", "--lr", "-1"], "plan.lr must be"),
-        (["compare", "--hold-out", "99"], "num_clients must be between 1 and 39, got 99"),
+        (["compare", "--hold-out", "99"], "hold_out must be less than the 40 clients there are, got 99"),
         (["compare", "--cohort", "some"], "cohort must be 'all', a number of clients"),
         (["compare", "--cohort", "99"], "cohort must be between 1 and 32"),
         (["compare", "--executor", "fast"], "no executor is called 'fast'"),
         (["compare", "--channel", "drop_out:share=2"], "share must be a number in [0, 1), got 2.0"),
+        (["compare", "--data", "digits:num_client=9"], "did you mean 'num_clients'?"),
+        (["compare", "--executor", "vectorized:3"], "vectorized without a number"),
+        (["compare", "--optimizer", "sdg"], "plan.optimizer must be"),
+        (["compare", "-m", "fedavg", "-m", "fedavg"], "methods must be a list without repeats"),
+        (["compare", "--out", "file"], "out must be a folder, got 'file'"),
         (["compare", "--colour"], "--colour"),
         (["compair"], "compair"),
         (["run", "nothing.toml"], "there is no file nothing.toml"),
@@ -155,6 +178,8 @@ def test_the_version_is_printed(capsys):
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_1(arguments, said, capsys):
+    Path("file").write_text("")
+
     code = plures(*arguments)
 
     assert code == 1

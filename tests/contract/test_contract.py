@@ -11,7 +11,13 @@ TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
 BENCHES: dict[str, Bench] = {}
 
 
-@pytest.fixture(params=subjects(), ids=lambda subject: subject.name, scope="module")
+# One worker per subject: its checks share what was compiled.
+SUBJECTS = [
+    pytest.param(one, id=one.name, marks=pytest.mark.xdist_group(f"contract-{one.name}")) for one in subjects()
+]
+
+
+@pytest.fixture(params=SUBJECTS, scope="module")
 def bench(request):
     return BENCHES.setdefault(request.param.name, Bench(request.param))
 

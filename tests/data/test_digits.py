@@ -117,7 +117,7 @@ def test_loading_checks_the_options():
 
 def test_loading_an_unknown_name_is_refused():
     with pytest.raises(
-        UnknownChoice, match=r"^no data set is called 'digts'; did you mean 'digits'\? Known: digits"
+        UnknownChoice, match=r"^no data set is called 'digts'; did you mean 'digits'\? Known: density, digits"
     ):
         data.load("digts")
 

@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from plures.data import SPLITS, from_arrays
-from plures.errors import BadValue, UnknownChoice
+from plures.data import SPLITS, from_arrays, load
+from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.models import linear
 
 # Interleaved on purpose: rows of a client do not lie together in what the user gives.
 CLIENT = np.array(["b", "a", "c", "a", "b", "a", "c", "a", "b", "a"])
@@ -308,3 +309,42 @@ def test_describe_gives_the_size_and_shape_in_a_few_numbers():
         "without_valid_rows": ["c2"],
         "without_test_rows": ["c2"],
     }
+
+
+def test_holding_out_has_nothing_to_do_with_sizes():
+    """The seed that made the sizes must not choose the clients: over seeds, held-out clients are of average size."""
+    ranks = []
+    for seed in range(12):
+        whole = load("digits", seed=seed)
+        _, unseen = whole.hold_out(num_clients=8, seed=seed)
+        order = {name: rank for rank, name in enumerate(np.array(whole.names)[np.argsort(whole.count.sum(1))])}
+        ranks += [order[name] for name in unseen.names]
+
+    assert abs(np.mean(ranks) - 19.5) < 4 * np.sqrt((40**2 - 1) / 12 / len(ranks))
+
+
+def test_a_part_of_a_federation_keeps_the_number_of_groups():
+    whole = load("digits", num_clients=8)
+
+    seen, _ = whole.hold_out(
+        clients=[name for name, group in zip(whole.names, whole.group, strict=True) if group == 3]
+    )
+
+    assert seen.facts == {"num_groups": 4}
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (linear.softmax((8, 8), 5), "puts out 5 numbers, but there are 10 classes"),
+        (linear.softmax((7,), 10), r"does not take inputs of shape \(8, 8\)"),
+        (
+            linear.least_squares((8, 8)),
+            "for regression, but the federation's task is classification with 10 classes",
+        ),
+        (linear.logistic((8, 8)), "for binary, but"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(model, said):
+    with pytest.raises(Unsupported, match=said):
+        load("digits", num_clients=8).check_model(model)

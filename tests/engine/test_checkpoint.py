@@ -17,7 +17,8 @@ from plures.errors import BadFile, BadValue
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
 
-SETTINGS = {"executor": "vectorized", "cohort": 4, "eval_every": 1, "checkpoint_every": 1}
+PLAIN = {"executor": "vectorized", "cohort": 4, "eval_every": 1}
+SETTINGS = {**PLAIN, "checkpoint_every": 1}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_only_the_latest_checkpoint_is_kept(method, seen, tmp_path):
 
 
 def test_a_resumed_record_is_whole(method, seen, tmp_path):
-    whole = run(method, seen, rounds=3, **SETTINGS)
+    whole = run(method, seen, rounds=3, **PLAIN)
 
     run(method, seen, rounds=2, checkpoint=tmp_path, **SETTINGS)
     resumed = run(method, seen, rounds=3, checkpoint=tmp_path, **SETTINGS)
@@ -50,7 +51,7 @@ def test_a_resumed_record_is_whole(method, seen, tmp_path):
 
 def test_a_full_disk_leaves_the_last_checkpoint_intact(method, seen, tmp_path, monkeypatch):
     run(method, seen, rounds=1, checkpoint=tmp_path, **SETTINGS)
-    before = checkpoint.load(tmp_path / "round-00000001", run(method, seen, rounds=1, **SETTINGS).state)
+    before = checkpoint.load(tmp_path / "round-00000001", run(method, seen, rounds=1, **PLAIN).state)
 
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
@@ -128,7 +129,7 @@ def test_another_runs_checkpoint_is_refused(method, seen, tmp_path):
 @pytest.mark.parametrize("stopped", [1, 2, 3])
 def test_a_run_with_a_prelude_resumes_in_any_phase(stopped, seen, tmp_path):
     method = then(fedavg(worlds.model(), plan=worlds.PLAN), 2, ditto(worlds.model(), plan=worlds.PLAN))
-    whole = run(method, seen, rounds=4, **SETTINGS)
+    whole = run(method, seen, rounds=4, **PLAIN)
 
     with pytest.raises(KeyboardInterrupt):
         run(method, seen, rounds=4, checkpoint=tmp_path, progress=stopping_at(stopped + 1), **SETTINGS)

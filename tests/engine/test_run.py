@@ -8,7 +8,7 @@ from plures import run
 from plures.contract import worlds
 from plures.contract.bench import outcome
 from plures.data.worlds import mean_estimation
-from plures.errors import BadData, BadValue
+from plures.errors import BadData, BadValue, UnknownChoice
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
 from plures.types import Plan
@@ -142,6 +142,42 @@ def test_settings_must_be_positive(name, method):
 
     with pytest.raises(BadValue, match=f"{name} must be 1 or more, got 0"):
         run(method, seen, **{"rounds": 1, name: 0})
+
+
+def test_a_setting_that_does_not_exist_is_refused(method):
+    seen, _ = worlds.awkward()
+
+    with pytest.raises(UnknownChoice, match="no setting of a run is called 'round'; did you mean 'rounds'"):
+        run(method, seen, round=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
+        ({"rounds": 1.5}, "rounds must be 1 or more, got 1.5"),
+        ({"checkpoint_every": 1}, "checkpoint must be a folder when checkpoint_every is set"),
+        ({"channels": [1]}, "channels must be a tuple of channels"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(arguments, said, method):
+    seen, _ = worlds.awkward()
+
+    with pytest.raises(BadValue, match=said):
+        run(method, seen, **{"rounds": 1, **arguments})
+
+
+def test_a_factory_instead_of_a_method_is_refused():
+    with pytest.raises(BadValue, match="method must be a Method, such as fedavg"):
+        run(fedavg, worlds.awkward()[0], rounds=1)
+
+
+def test_a_client_goes_by_its_name_too(finished):
+    by_name, by_uid = (finished[0].model_for(client).weights for client in ("client-2", 2))
+
+    np.testing.assert_array_equal(by_name.params["head"]["kernel"], by_uid.params["head"]["kernel"])
+    with pytest.raises(UnknownChoice, match="no client is called 'client-99'"):
+        finished[0].model_for("client-99")
 
 
 def test_training_clients_need_the_uids_from_zero_on(method):

@@ -71,6 +71,12 @@ def test_finetune_without_selection_makes_all_epochs():
     assert served_point(method, 0.0, data_of([1.0], [-1.0])) == pytest.approx(0.875)
 
 
+def test_finetune_trains_as_its_base_unless_told_otherwise():
+    method = finetune(fedavg(MODEL, plan=HALF), epochs=1)
+
+    assert served_point(method, 0.0, data_of([1.0], [1.0])) == pytest.approx(0.5)
+
+
 def test_finetune_has_its_own_step_size():
     method = finetune(fedavg(MODEL), plan=HALF, epochs=1, lr=0.25)
 

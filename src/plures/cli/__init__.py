@@ -30,6 +30,8 @@ def run(arguments: list[str]) -> int:
         return 0
     except Exception as error:
         return _other(error)
+    if code == 130:
+        print("plures: stopped", file=sys.stderr)
     return code if isinstance(code, int) else 0
 
 

@@ -14,15 +14,16 @@ from rich.console import Console
 
 from plures import data, reproduce  # noqa: F401  (registers data sets and reproductions)
 from plures._version import __version__
-from plures.cli.show import data_table, method_page, methods_table
+from plures.cli.show import data_table, entries_table, method_page, methods_table
 from plures.cli.skeleton import write_skeleton
 from plures.config import Study, make_study, read_study
-from plures.errors import BadFile, BadValue
-from plures.registry import METHODS, PERSONALIZERS, REPRODUCTIONS
+from plures.errors import BadFile, BadValue, UnknownChoice
+from plures.registry import CHANNELS, DATASETS, METHODS, MODELS, PERSONALIZERS, REPRODUCTIONS, WORLDS
 from plures.report.terminal import LEGEND, leaderboard, rows_table, study_bars
 from plures.study import Comparison, build_channel, compare, default_methods
 from plures.study.reproduce import all_met
 from plures.study.reproduce import reproduce as play
+from plures.study.spec import Named
 
 app = typer.Typer(
     help="Personalized federated learning: a model for each of many clients, compared fairly.",
@@ -55,7 +56,9 @@ def compare_command(
         list[str] | None,
         typer.Option("--method", "-m", help="A method, e.g. 'ditto:lam=0.5'; repeatable."),
     ] = None,
-    dataset: Annotated[str, typer.Option("--data", help="A data set or world.")] = "digits",
+    dataset: Annotated[
+        str, typer.Option("--data", help="A data set or world: 'digits:num_clients=20'.")
+    ] = "digits",
     hold_out: Annotated[int, typer.Option(help="Clients kept out of training.")] = 8,
     model: Annotated[str | None, typer.Option(help="A model, e.g. 'mlp:hidden=64x32'.")] = None,
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 60,
@@ -64,6 +67,8 @@ def compare_command(
     epochs: Annotated[int, typer.Option(help="Local epochs per round.")] = 2,
     batch: Annotated[int, typer.Option(help="Local batch size; 0 is full batch.")] = 10,
     lr: Annotated[float, typer.Option(help="Local step size.")] = 0.1,
+    optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
+    eval_every: Annotated[int, typer.Option(help="Rounds between evaluations on valid rows.")] = 10,
     channel: Annotated[list[str] | None, typer.Option("--channel", help="E.g. 'drop_out:share=0.2'.")] = None,
     executor: Annotated[str, typer.Option(help="auto, vectorized, chunked:N, one_by_one.")] = "auto",
     out: Out = None,
@@ -72,9 +77,10 @@ def compare_command(
     if seeds < 1:
         raise BadValue("seeds", seeds, "1 or more")
     found: dict[str, Any] = {
-        "data": {"name": dataset, "hold_out": hold_out},
+        "data": {**data_part(dataset), "hold_out": hold_out},
         "model": model,
-        "plan": {"epochs": epochs, "batch": batch, "lr": lr},
+        "plan": {"epochs": epochs, "batch": batch, "lr": lr, "optimizer": optimizer},
+        "eval_every": eval_every,
         "seeds": list(range(seeds)),
         "rounds": rounds,
         "cohort": int(cohort) if cohort.isdigit() else cohort,
@@ -113,9 +119,23 @@ def methods_command(
     if name is None:
         console.print(methods_table())
         return
+    if name not in METHODS and name not in PERSONALIZERS:
+        raise UnknownChoice("method or personalizer", name, [*METHODS, *PERSONALIZERS])
     entry = PERSONALIZERS[name] if name in PERSONALIZERS else METHODS[name]
     for block in method_page(entry):
         console.print(block)
+
+
+@app.command("models")
+def models_command() -> None:
+    """List models."""
+    console.print(entries_table("Models", MODELS))
+
+
+@app.command("channels")
+def channels_command() -> None:
+    """List channels: what may happen to uploads on the way."""
+    console.print(entries_table("Channels", CHANNELS))
 
 
 @data_app.command("list")
@@ -153,12 +173,34 @@ def reproduce_command(
         raise typer.Exit(1)
 
 
+def data_part(text: str) -> dict[str, Any]:
+    """The data section from text such as ``digits:num_clients=20``."""
+    name = text.partition(":")[0]
+    if name not in DATASETS and name not in WORLDS:
+        raise UnknownChoice("data set", name, [*DATASETS, *WORLDS])
+    named = Named.parse(text, DATASETS if name in DATASETS else WORLDS)
+    return {"name": name, "options": dict(named.options)}
+
+
+def claim(out: Path, resolved: dict[str, Any]) -> None:
+    """Make the folder this study's own; one that holds another study is refused."""
+    if out.exists() and not out.is_dir():
+        raise BadValue("out", str(out), "a folder")
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "study.json"
+    if file.exists():
+        before = json.loads(file.read_text())
+        other = [name for name in resolved if before.get(name) != resolved[name]]
+        if other:
+            raise BadFile(f"{out} holds a study with other settings ({', '.join(other)}); use another folder")
+    file.write_text(json.dumps(resolved, indent=2))
+
+
 def play_study(study: Study, out: Path) -> None:
     """Run a study into a folder and print the leaderboard."""
     study.check()
-    out.mkdir(parents=True, exist_ok=True)
     resolved = study.model_dump(mode="json")
-    (out / "study.json").write_text(json.dumps(resolved, indent=2))
+    claim(out, resolved)
     seen, unseen = study.federations()
     with study_bars(console) as tell:
         result = compare(

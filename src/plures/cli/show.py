@@ -11,7 +11,7 @@ from rich.table import Table
 
 from plures.data import worlds
 from plures.engine import Settings, prepare
-from plures.registry import DATASETS, METHODS, PERSONALIZERS, WORLDS, Entry
+from plures.registry import DATASETS, METHODS, PERSONALIZERS, WORLDS, Entry, Registry
 from plures.report.terminal import plain_table
 from plures.types import Plan
 
@@ -35,6 +35,16 @@ def data_table() -> Table:
     for kind, registry in (("data set", DATASETS), ("world", WORLDS)):
         for entry in registry.values():
             table.add_row(entry.name, kind, entry.summary, ", ".join(entry.options))
+    return table
+
+
+def entries_table(title: str, registry: Registry) -> Table:
+    """The entries of one registry with their options."""
+    table = plain_table(title)
+    for name in ("name", "what it is", "options"):
+        table.add_column(name)
+    for entry in registry.values():
+        table.add_row(entry.name, entry.summary, ", ".join(entry.options))
     return table
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -71,6 +72,22 @@ class Federation:
         if self.task != ("classification" if two_classes else model.task):
             classes = f" with {self.num_classes} classes" if self.task == "classification" else ""
             raise Unsupported(f"this model is for {model.task}, but the federation's task is {self.task}{classes}")
+        found = self._outputs(model)
+        if self.num_classes and not two_classes and found[-1:] != (self.num_classes,):
+            raise Unsupported(f"this model puts out {found[-1]} numbers, but there are {self.num_classes} classes")
+
+    def _outputs(self, model: Model) -> tuple[int, ...]:
+        """The shape of a model's outputs for one of these inputs."""
+        kind = jnp.int32 if self.x.dtype.kind in "iub" else jnp.float32
+
+        def outputs_of_one() -> Any:
+            return model.apply(model.init(jax.random.key(0)), jnp.zeros((1, *self.shape), kind))
+
+        try:
+            outputs = jax.eval_shape(outputs_of_one)
+        except (TypeError, ValueError) as error:
+            raise Unsupported(f"this model does not take inputs of shape {self.shape}") from error
+        return tuple(outputs.shape[1:])
 
     def rows_of(self, name: str, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """The inputs and labels of one client's split, by the client's name."""
@@ -111,7 +128,7 @@ class Federation:
         if clients is None:
             if not 0 < (num_clients or 0) < self.num_clients:
                 raise BadValue("num_clients", num_clients, f"between 1 and {self.num_clients - 1}")
-            order = jax.random.permutation(derive(root(seed), Purpose.DATA), self.num_clients)
+            order = jax.random.permutation(derive(root(seed), Purpose.HOLD_OUT), self.num_clients)
             by_uid = np.argsort(self.uid)
             out = by_uid[np.asarray(order)[:num_clients]]
         else:
@@ -239,7 +256,7 @@ def _cut(
 
     From three rows on a client gets at least one row of each wanted part; training always has one.
     """
-    chance = np.asarray(jax.random.uniform(derive(root(seed), Purpose.DATA, 1), owner.shape))
+    chance = np.asarray(jax.random.uniform(derive(root(seed), Purpose.SPLIT), owner.shape))
     order = np.lexsort((chance, owner))
     rank = np.empty_like(owner)
     first = np.cumsum(sizes) - sizes

@@ -80,6 +80,8 @@ def executor(given: Executor | str) -> Executor | None:
         if not size.isdigit():
             raise BadValue("executor", given, "chunked:NUMBER, for example chunked:8")
         return chunked(int(size))
+    if size:
+        raise BadValue("executor", given, f"{kind} without a number (only chunked has one)")
     named = {"auto": None, "vectorized": vectorized, "one_by_one": one_by_one}
     if kind not in named:
         raise UnknownChoice("executor", given, [*named, "chunked:NUMBER"])

@@ -15,7 +15,7 @@ from plures import tree
 from plures.engine.evaluate import serve_one
 from plures.engine.state import State
 from plures.engine.store import DiskStore
-from plures.errors import BadValue
+from plures.errors import BadValue, UnknownChoice
 from plures.records import Record
 from plures.types import Tree
 
@@ -94,9 +94,12 @@ class Run:
                     columns[f"{kind}_{split}_{name}"] = values
         return pl.DataFrame(columns, schema_overrides={"group": pl.Int64}).fill_nan(None)
 
-    def model_for(self, uid: int) -> Served:
-        """What the client with this uid predicts with: ``run.model_for(3).predict(x)``."""
+    def model_for(self, client: int | str) -> Served:
+        """What the client with this uid or name predicts with: ``run.model_for(3).predict(x)``."""
         runner, state = self.runner, self.state
+        if isinstance(client, str) and client not in runner.everyone.names:
+            raise UnknownChoice("client", client, runner.everyone.names)
+        uid = runner.everyone.names.index(client) if isinstance(client, str) else client
         if not 0 <= uid < runner.everyone.num_clients:
             raise BadValue("uid", uid, f"between 0 and {runner.everyone.num_clients - 1}")
         setup = runner.setup(runner.phases[-1])
@@ -106,8 +109,8 @@ class Run:
         if not known and table is None:
             private = tree.zeros_like(tree.at(state.private, slice(0, 1)))
         visits = state.visits[uid : uid + 1] if known else jnp.zeros(1, jnp.int32)
-        client = tree.at(runner.clients(state._replace(visits=visits), private, slice(uid, uid + 1)), 0)
-        served = partial(serve_one, setup)(runner.arrays, state.server, client)
+        one = tree.at(runner.clients(state._replace(visits=visits), private, slice(uid, uid + 1)), 0)
+        served = partial(serve_one, setup)(runner.arrays, state.server, one)
         return Served(served, runner.method.predict)
 
     def _visits(self) -> list[Any]:

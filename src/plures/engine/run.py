@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from plures.engine.result import Progress, Run
 from plures.engine.round import Client, Setup, one_round
 from plures.engine.state import Phase, State, first_state, next_state, phases, private_shape
 from plures.engine.store import DiskStore
-from plures.errors import BadValue, Unsupported
+from plures.errors import BadValue, UnknownChoice, Unsupported
 from plures.keys import Purpose, derive, root
 from plures.records import Record, Traffic, Visits, traffic_of
 from plures.types import Channel, Info, Key, Method, Tree
@@ -57,8 +58,23 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("rounds", "eval_every", "checkpoint_every"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value is not None and (not isinstance(value, int) or value < 1):
                 raise BadValue(name, value, "1 or more")
+        if not isinstance(self.seed, int):
+            raise BadValue("seed", self.seed, "a whole number")
+        if self.checkpoint_every is not None and self.checkpoint is None:
+            raise BadValue("checkpoint", None, "a folder when checkpoint_every is set")
+        if not isinstance(self.channels, tuple):
+            raise BadValue("channels", self.channels, "a tuple of channels")
+
+    @staticmethod
+    def of(found: Mapping[str, Any]) -> Settings:
+        """Settings from plain values; a name that is no setting is refused."""
+        known = [one.name for one in fields(Settings)]
+        for name in found:
+            if name not in known:
+                raise UnknownChoice("setting of a run", name, known)
+        return Settings(**found)
 
 
 def run(
@@ -70,7 +86,7 @@ def run(
     **settings: Any,
 ) -> Run:
     """Train ``method`` on the federation and score every client; ``settings`` are those of ``Settings``."""
-    return prepare(method, federation, unseen=unseen, progress=progress, settings=Settings(**settings)).run()
+    return prepare(method, federation, unseen=unseen, progress=progress, settings=Settings.of(settings)).run()
 
 
 def prepare(
@@ -82,6 +98,10 @@ def prepare(
     progress: Callable[[Progress], None] | None = None,
 ) -> Runner:
     """A method and a federation checked and made ready to run."""
+    if not isinstance(method, Method):
+        raise BadValue("method", method, "a Method, such as fedavg(model)")
+    if not isinstance(federation, Federation):
+        raise BadValue("federation", type(federation).__name__, "a Federation, such as data.load('digits')")
     if unseen is not None and method.transductive:
         raise Unsupported("this method serves only clients it was trained with; leave out unseen clients")
     _check_uids(federation)
@@ -216,7 +236,8 @@ class Runner:
     def _identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on."""
         cohort = cohorts.cohort(self.settings.cohort)
-        return {"seed": self.settings.seed, "cohort": repr(cohort), "clients": self.num_seen}
+        labels = zlib.crc32(np.ascontiguousarray(self.everyone.y).tobytes())
+        return {"seed": self.settings.seed, "cohort": repr(cohort), "clients": self.num_seen, "labels": labels}
 
     def _enter(self, phase: Phase, state: State, resumed: Path | None = None) -> tuple[State, DiskStore | None]:
         """With a disk store, move the private rows out of the state into files."""
@@ -308,7 +329,9 @@ class Runner:
             return
         model = self.method.model
         valid = record.latest("personal", "valid")
-        now = None if valid is None else float(np.nanmean(valid.metrics[model.score][: self.num_seen]))
+        scores = np.array([]) if valid is None else valid.metrics[model.score][: self.num_seen]
+        known = scores[np.isfinite(scores)]
+        now = float(known.mean()) if len(known) else None
         size = sum(
             self.traffic(p.method).per_round
             * self.setup(p).cohort.size(self.num_seen)

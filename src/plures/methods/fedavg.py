@@ -78,6 +78,7 @@ def fedavg(
         merge=merge,
         serve=serve,
         predict=model.apply,
+        plan=plan,
         common=lambda shared: shared,
     )
 

@@ -66,4 +66,5 @@ def local_only(model: Model, *, plan: Plan = Plan(), newcomer_epochs: int = 100)
         merge=merge,
         serve=serve,
         predict=model.apply,
+        plan=plan,
     )

@@ -28,17 +28,17 @@ from plures.types import Data, Key, Method, Plan, Tree, Weights
     limits=[Limit("no epochs: the base itself", {"epochs": 0})],
 )
 def finetune(
-    base: Method, *, plan: Plan = Plan(), epochs: int = 5, lr: float | None = None, select: bool = True
+    base: Method, *, plan: Plan | None = None, epochs: int = 5, lr: float | None = None, select: bool = True
 ) -> Method:
     """The base's model trained on for up to ``epochs`` epochs, the number chosen on valid rows.
 
-    ``lr`` overrides the plan's step size; with ``select=False`` all epochs are made.
+    Without a ``plan`` it trains as the base does. ``lr`` overrides the plan's step size; with ``select=False`` all epochs are made.
     """
     needs_weights("finetune", base)
     if epochs < 0:
         raise BadValue("epochs", epochs, "0 or more")
-    model = base.model
-    tuned = replace(plan, epochs=1, steps=None, lr=plan.lr if lr is None else lr)
+    model, own = base.model, plan or base.plan
+    tuned = replace(own, epochs=1, steps=None, lr=own.lr if lr is None else lr)
 
     def serve(key: Key, download: Tree, private: Tree, data: Data) -> Weights:
         key_base, key_own = jax.random.split(key)

@@ -63,14 +63,15 @@ class Record:
     past: tuple[Visits, ...] = ()
 
     def with_scores(self, round_: int, uid: np.ndarray, found: Any, splits: tuple[str, ...]) -> Record:
-        """The record with one evaluation more."""
+        """The record with one evaluation more; test scores of a run that went on are replaced."""
         rows = [
             Scores(round_, kind, split, uid, {name: np.asarray(v) for name, v in metrics.items()})
             for kind, by_split in found.items()
             for split, metrics in by_split.items()
             if split in splits
         ]
-        return replace(self, scores=self.scores + tuple(rows))
+        kept = tuple(one for one in self.scores if "test" not in splits or one.split != "test")
+        return replace(self, scores=kept + tuple(rows))
 
     def with_info(self, first_round: int, info: Mapping[str, np.ndarray]) -> Record:
         """The record with the diagnostics of some rounds more; values are (rounds,)."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from plures.study import Comparison
 from plures.study.compare import ALONE
+from plures.study.statistics import over_seeds
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -47,9 +48,9 @@ def _gains(axis: Any, result: Comparison, names: list[str], colors: dict[str, st
         axis.text(0.5, 0.5, f"add {ALONE} to see who gains", transform=axis.transAxes, ha="center")
         return
     sign = 1 if result.higher_is_better else -1
-    alone = np.nanmean(result.scores(ALONE), axis=0)
+    alone = over_seeds(result.scores(ALONE))
     for name in names:
-        gain = np.sort(sign * (np.nanmean(result.scores(name), axis=0) - alone))
+        gain = np.sort(sign * (over_seeds(result.scores(name)) - alone))
         axis.plot(np.linspace(0, 100, len(gain)), gain, ".-", color=colors[name], label=name, ms=5, lw=1)
     axis.set_xlabel("clients, sorted by their gain (%)")
     axis.set_ylabel("gain over training alone")

@@ -18,10 +18,10 @@ import polars as pl
 from plures._version import __version__
 from plures.data import Federation
 from plures.engine import Progress, Run, Settings, prepare
-from plures.errors import BadValue
+from plures.errors import BadData, BadValue
 from plures.study.spec import build_method, build_model, default_model
 from plures.study.statistics import bootstrap, share_worse, worst_decile
-from plures.types import Model, Plan
+from plures.types import Method, Model, Plan
 
 ALONE = "local_only"
 
@@ -56,7 +56,8 @@ class Comparison:
     def leaderboard(self) -> pl.DataFrame:
         """A row per method, the best first."""
         rows = [self._row(name) for name in self.clients["method"].unique(maintain_order=True)]
-        table = pl.DataFrame(rows).sort("mean", descending=self.higher_is_better, nulls_last=True)
+        table = pl.DataFrame(rows, infer_schema_length=None)
+        table = table.sort("diverged", "mean", descending=[False, self.higher_is_better], nulls_last=True)
         return self._with_verdict(table)
 
     def scores(self, method: str, *, seen: bool = True) -> np.ndarray:
@@ -85,7 +86,14 @@ class Comparison:
             "unseen": float(np.nanmean(others)) if others.size and np.isfinite(others).any() else None,
             "mb_per_client": float(np.asarray(size, float)) / 1e6,
             "seconds": self.seconds.get(name),
+            "diverged": self.diverged(name),
         }
+
+    def diverged(self, method: str) -> bool:
+        """Whether some client with test rows got a model whose loss is not a finite number."""
+        mine = self.clients.filter((pl.col("method") == method) & (pl.col("test_rows") > 0))
+        loss = mine["personal_test_loss"].cast(pl.Float64).fill_null(np.nan)
+        return not bool(loss.is_finite().all())
 
     def _with_verdict(self, table: pl.DataFrame) -> pl.DataFrame:
         """Paired with the best method over the same clients and seeds: a clear gap, or within noise."""
@@ -94,11 +102,12 @@ class Comparison:
         for name in table["method"]:
             gap = bootstrap(self.scores(name) - self.scores(best))
             words.append("best" if name == best else "behind" if gap.excludes_zero else "within noise")
-        return table.with_columns(pl.Series("against_best", words))
+        words = ["diverged" if gone else word for word, gone in zip(words, table["diverged"], strict=True)]
+        return table.with_columns(pl.Series("against_best", words)).drop("diverged")
 
 
 def compare(
-    methods: Sequence[str],
+    methods: Sequence[str] | Mapping[str, Method],
     federation: Federation,
     *,
     rounds: int,
@@ -113,14 +122,15 @@ def compare(
 ) -> Comparison:
     """Run every method with every seed; ``settings`` are those of a run.
 
+    Methods are named as on the command line, or given as {label: Method}; then ``model`` is theirs.
     Every method is built before the first run starts, so a mistake in the last name costs no time. With ``out``
     finished runs are kept there and are not run again.
     """
-    if not methods or not seeds:
-        raise BadValue("methods and seeds", (list(methods), list(seeds)), "at least one of each")
-    chosen = model if isinstance(model, Model) else build_model(model or default_model(federation), federation)
-    built = {name: build_method(name, chosen, plan=plan, facts=federation.facts) for name in methods}
-    Settings(rounds=rounds, **settings)
+    methods = [methods] if isinstance(methods, str) else methods
+    _check(methods, seeds, federation)
+    Settings.of({"rounds": rounds, **settings, "checkpoint": "checked"})
+    built = dict(methods) if isinstance(methods, Mapping) else _built(methods, federation, model, plan)
+    chosen = next(iter(built.values())).model
     tables, seconds = [], dict.fromkeys(built, 0.0)
     jobs = [(name, seed) for name in built for seed in seeds]
     for index, (name, seed) in enumerate(jobs):
@@ -136,7 +146,7 @@ def compare(
                     progress(StudyProgress(name, seed, index, len(jobs), now))
 
             hidden = None if built[name].transductive else unseen
-            limits = Settings(rounds=rounds, seed=seed, **extra)
+            limits = Settings.of({"rounds": rounds, "seed": seed, **extra})
             run = prepare(built[name], federation, unseen=hidden, settings=limits, progress=tell).run()
             table, spent = run.clients, run.seconds
             if folder is not None:
@@ -148,6 +158,24 @@ def compare(
     if out is not None:
         save_comparison(Path(out), result)
     return result
+
+
+def _check(methods: Sequence[str] | Mapping[str, Method], seeds: Sequence[int], federation: Federation) -> None:
+    """Refuse what leaves nothing to compare, or would be run twice."""
+    for name, given in (("methods", list(methods)), ("seeds", list(seeds))):
+        if not given:
+            raise BadValue(name, given, "a list with at least one entry")
+        if len(set(given)) < len(given):
+            raise BadValue(name, given, "a list without repeats")
+    if not federation.count[:, 2].any():
+        raise BadData("no client has test rows, so there is nothing to compare; split the data with a test share")
+
+
+def _built(
+    names: Sequence[str], federation: Federation, model: str | Model | None, plan: Plan
+) -> dict[str, Method]:
+    chosen = model if isinstance(model, Model) else build_model(model or default_model(federation), federation)
+    return {name: build_method(name, chosen, plan=plan, facts=federation.facts) for name in names}
 
 
 def run_folder(out: Path, method: str, seed: int) -> Path:

@@ -29,14 +29,20 @@ class Interval:
 
 def bootstrap(values: NDArray[np.floating], *, seed: int = 0) -> Interval:
     """The mean over clients of (clients,) or (seeds, clients) values, seeds averaged first."""
-    table = np.atleast_2d(values)
-    known = np.isfinite(table).any(axis=0)
-    if not known.any():
+    per_client = over_seeds(np.atleast_2d(values))
+    per_client = per_client[np.isfinite(per_client)]
+    if not len(per_client):
         return Interval(float("nan"), float("nan"), float("nan"))
-    per_client = np.nanmean(table[:, known], axis=0)
     picks = jax.random.randint(root(seed), (DRAWS, len(per_client)), 0, len(per_client))
     low, high = np.percentile(per_client[np.asarray(picks)].mean(1), [2.5, 97.5])
     return Interval(float(per_client.mean()), float(low), float(high))
+
+
+def over_seeds(values: NDArray[np.floating]) -> NDArray[np.floating]:
+    """(seeds, clients) averaged over seeds; NaN for a client without a score in any."""
+    known = np.isfinite(values)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
 
 
 def worst_decile(values: NDArray[np.floating], *, higher_is_better: bool) -> float:
