@@ -8,6 +8,7 @@ from plures import run
 from plures.contract import worlds
 from plures.contract.bench import outcome
 from plures.data.worlds import mean_estimation
+from plures.engine import Settings, prepare
 from plures.errors import BadData, BadValue, UnknownChoice
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
@@ -178,6 +179,16 @@ def test_a_client_goes_by_its_name_too(finished):
     np.testing.assert_array_equal(by_name.params["head"]["kernel"], by_uid.params["head"]["kernel"])
     with pytest.raises(UnknownChoice, match="no client is called 'client-99'"):
         finished[0].model_for("client-99")
+
+
+def test_a_prepared_run_may_be_asked_about_its_traffic_first(method):
+    """Asking traces the method; nothing traced may be kept for the run."""
+    seen, _ = worlds.awkward()
+    runner = prepare(method, seen, settings=Settings(rounds=1, executor="vectorized"))
+
+    before = runner.traffic(method)
+
+    assert runner.run().num_bytes == 6 * before.per_round
 
 
 def test_training_clients_need_the_uids_from_zero_on(method):

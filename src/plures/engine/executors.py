@@ -88,7 +88,7 @@ def executor(given: Executor | str) -> Executor | None:
     return named[kind]
 
 
-CACHE_BYTES = 2**22
+CACHE_BYTES = 2**21
 DEVICE_BYTES = 2**33
 DATA_BYTES = 2**28
 WASTE = 0.2
@@ -120,11 +120,11 @@ def _even_sizes(num_clients: int) -> list[int]:
 
 
 def idle_share(work: Sequence[int], cohort_size: int, size: int) -> float:
-    """The share of steps spent waiting for a chunk's largest client, for a typical cohort."""
+    """The share of steps spent waiting for a chunk's largest client or on repeats, for a typical cohort."""
     ranks = (np.arange(cohort_size) + 0.5) / cohort_size
     spread = np.quantile(np.asarray(work, float), ranks, method="inverted_cdf")[::-1]
     chunks = [spread[i : i + size] for i in range(0, cohort_size, size)]
-    spent = sum(len(chunk) * chunk.max() for chunk in chunks)
+    spent = sum(size * chunk.max() for chunk in chunks)
     return 0.0 if spent == 0 else float(1 - spread.sum() / spent)
 
 

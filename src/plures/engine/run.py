@@ -120,6 +120,7 @@ def prepare(
         layout=layout_of(everyone),
         arrays=arrays,
         places=places,
+        key=root(settings.seed),
         progress=progress,
     )
 
@@ -135,12 +136,8 @@ class Runner:
     layout: Layout
     arrays: Arrays
     places: Place
+    key: Key
     progress: Callable[[Progress], None] | None = None
-
-    @cached_property
-    def key(self) -> Key:
-        """The key of the run."""
-        return root(self.settings.seed)
 
     @cached_property
     def phases(self) -> list[Phase]:
