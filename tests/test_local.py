@@ -13,6 +13,7 @@ import numpy as np
 import optax
 import pytest
 
+from plures import local
 from plures.keys import root
 from plures.local import (
     BLOCK,
@@ -366,3 +367,21 @@ def test_mean_loss_of_no_rows_is_zero():
 
 def test_masked_mean_ignores_what_is_masked():
     assert float(masked_mean(jnp.array([1.0, jnp.nan, 4.0]), jnp.array([True, False, True]))) == 2.5
+
+
+def test_full_batches_in_blocks_equal_the_whole(monkeypatch):
+    """A client of 300 rows among larger ones: three blocks, the last one short."""
+    model = linear.softmax((2,), 3, ridge=0.1)
+    keys = jax.random.split(jax.random.key(4), 2)
+    x, y = jax.random.normal(keys[0], (400, 2)), jax.random.randint(keys[1], (400,), 0, 3)
+    data = Data(Rows(x, y, 0, jnp.asarray(300), 400), Rows(x, y, 0, 0, 0))
+    plan = Plan(batch=None, lr=0.5, epochs=3)
+    start = Weights({"head": {"kernel": jnp.ones((3, 2)), "bias": jnp.zeros(3)}})
+
+    blocks, info = sgd(jax.random.key(0), start, data, plan, objective(model))
+    monkeypatch.setattr(local, "BLOCK", 1000)
+    whole, expected = sgd(jax.random.key(0), start, data, plan, objective(model))
+
+    for found, wanted in zip(jax.tree.leaves(blocks), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    assert float(info["loss"]) == pytest.approx(float(expected["loss"]), abs=1e-6)

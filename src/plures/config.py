@@ -16,6 +16,7 @@ from plures.data import Federation
 from plures.engine.cohort import cohort
 from plures.engine.executors import executor
 from plures.errors import BadFile, BadValue, UnknownChoice, UserError
+from plures.keys import root
 from plures.registry import DATASETS, WORLDS
 from plures.study import build_channel, build_method, build_model, default_methods, default_model
 from plures.types import Plan
@@ -94,6 +95,11 @@ class Study(Part):
                 mistakes.append(error)
                 return None
 
+        for name, given in (("methods", self.methods or ()), ("seeds", self.seeds)):
+            if len(set(given)) < len(given):
+                mistakes.append(BadValue(name, list(given), "a list without repeats"))
+        for seed in self.seeds:
+            tried(partial(root, seed))
         found = tried(self.federations)
         tried(lambda: executor(self.executor))
         chosen = tried(lambda: cohort(self.cohort))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from plures.errors import BadValue
 from plures.types import Key
 
 
@@ -32,6 +33,8 @@ class Purpose(IntEnum):
 
 def root(seed: int) -> Key:
     """The key everything else is derived from."""
+    if not 0 <= seed < 2**32:
+        raise BadValue("seed", seed, "a whole number from 0 to 4294967295")
     return jax.random.key(seed)
 
 

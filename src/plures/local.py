@@ -63,10 +63,16 @@ def descend(
     optimizer = plan.optimizer(plan.lr)
     slope = jax.value_and_grad(_of_params(loss), has_aux=True)
     key_rows, key_model = jax.random.split(key)
+    in_blocks = plan.batch is None and rows.capacity > BLOCK and not jax.tree.leaves(descent.weights.stats)
+
+    def slope_at(weights: Weights, index: Array) -> Any:
+        key_now = jax.random.fold_in(key_model, index)
+        if in_blocks:
+            return _slope_in_blocks(slope, weights, key_now, rows)
+        return slope(weights.params, weights, key_now, draw(key_rows, rows, plan, index))
 
     def step(index: Array, now: Descent) -> Descent:
-        batch = draw(key_rows, rows, plan, index)
-        (value, stats), grads = slope(now.weights.params, now.weights, jax.random.fold_in(key_model, index), batch)
+        (value, stats), grads = slope_at(now.weights, index)
         if adjust is not None:
             grads = adjust(grads, now.weights.params)
         updates, state = optimizer.update(grads, now.optimizer, now.weights.params)
@@ -74,6 +80,23 @@ def descend(
         return Descent(Weights(params, stats), state, now.loss + value)
 
     return jax.lax.fori_loop(start, stop, step, descent)
+
+
+def _slope_in_blocks(slope: Any, weights: Weights, key: Key, rows: Rows) -> Any:
+    """The loss and its gradient over all rows, block by block: work grows with the client's own rows.
+
+    A mean over all rows is the mean of the blocks' means, weighted by their rows.
+    """
+
+    def add(block: Array, total: Any) -> Any:
+        batch = rows.take(block * BLOCK + jnp.arange(BLOCK))
+        (value, _), grads = slope(weights.params, weights, jax.random.fold_in(key, block), batch)
+        share = batch.mask.sum() / jnp.maximum(rows.count, 1)
+        return tree.step(total, share, (value, grads))
+
+    start = (jnp.zeros(()), tree.zeros_like(weights.params))
+    value, grads = jax.lax.fori_loop(0, (rows.count + BLOCK - 1) // BLOCK, add, start)
+    return (value, weights.stats), grads
 
 
 def steps_per_epoch(rows: Rows, plan: Plan) -> Array | int:

@@ -170,7 +170,8 @@ class Method:
 
     Only ``merge`` sees clients stacked, on axis 0 of every leaf; a client of weight 0 must not count there.
     A round is ``turns`` exchanges (send, train, merge) with one cohort and one key per client, then ``settle``.
-    ``plan`` is how its clients train, for whoever builds on it. Uids of training clients are 0..num_clients-1, so a server table is an array indexed by uid; clients never
+    ``plan`` is how its clients train, for whoever builds on it. ``transductive``: it serves only clients it was
+    trained with. ``full_cohort``: everyone takes part in every round. ``num_groups``: planted groups it reads. Uids of training clients are 0..num_clients-1, so a server table is an array indexed by uid; clients never
     seen in training have larger uids. Equality is identity: a Method is a valid static argument of ``jit``.
     """
 
@@ -190,6 +191,8 @@ class Method:
     turns: int = 1
     prelude: Prelude | None = None
     transductive: bool = False
+    full_cohort: bool = False
+    num_groups: int = 0
 
     def offered(self, server: Tree, uid: Array) -> Tree:
         """What a client downloads to join and to serve."""

@@ -133,6 +133,19 @@ def test_a_merge_that_ignores_weights_is_caught():
         checks.lost_uploads_do_not_count(bench_of(broken))
 
 
+def test_a_merge_that_counts_what_was_lost_is_caught():
+    def broken(model, *, plan):
+        base = fedavg(model, plan=plan)
+
+        def merge(server, uploads, weights, uids):
+            return base.merge(server, jax.tree.map(jnp.nan_to_num, uploads), jnp.ones_like(weights), uids)
+
+        return replace(base, merge=merge)
+
+    with pytest.raises(ContractBroken, match="lost upload with other content"):
+        checks.lost_uploads_do_not_count(bench_of(broken))
+
+
 def test_a_method_that_cannot_serve_newcomers_is_caught():
     def broken(model, *, plan):
         base = local_only(model, plan=plan)

@@ -24,7 +24,7 @@ def federation():
 def test_the_default_federation_has_forty_clients_in_four_groups(federation):
     assert (federation.num_clients, federation.facts, federation.shape, federation.num_classes) == (
         40,
-        {"num_groups": 4},
+        {"num_clients": 40, "num_groups": 4},
         (8, 8),
         10,
     )

@@ -133,11 +133,13 @@ def test_groups_and_domains_follow_the_names():
 def test_facts_count_groups_and_domains():
     found = federation(group={"a": 0, "b": 2, "c": 1}, domain={"a": 0, "b": 0, "c": 1})
 
-    assert found.facts == {"num_groups": 3, "num_domains": 2}
+    assert found.facts == {"num_clients": found.num_clients, "num_groups": 3, "num_domains": 2}
 
 
-def test_no_groups_are_no_facts():
-    assert federation().facts == {}
+def test_without_groups_the_number_of_clients_is_the_only_fact():
+    found = federation()
+
+    assert found.facts == {"num_clients": found.num_clients}
 
 
 @pytest.mark.parametrize(
@@ -330,7 +332,7 @@ def test_a_part_of_a_federation_keeps_the_number_of_groups():
         clients=[name for name, group in zip(whole.names, whole.group, strict=True) if group == 3]
     )
 
-    assert seen.facts == {"num_groups": 4}
+    assert seen.facts == {"num_clients": 6, "num_groups": 4}
 
 
 @pytest.mark.parametrize(

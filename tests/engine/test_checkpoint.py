@@ -151,6 +151,32 @@ def stopping_at(round_):
     return progress
 
 
+def test_a_finished_run_called_again_keeps_its_checkpoint(method, seen, tmp_path):
+    first = run(method, seen, rounds=2, checkpoint=tmp_path, **SETTINGS)
+    (tmp_path / "writing-left-over").mkdir()
+
+    again = run(method, seen, rounds=2, checkpoint=tmp_path, **SETTINGS)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["round-00000002"]
+    assert again.clients.equals(first.clients, null_equal=True)
+
+
+def test_private_rows_cannot_move_between_memory_and_disk(method, seen, tmp_path):
+    run(method, seen, rounds=1, checkpoint=tmp_path / "kept", **SETTINGS)
+
+    with pytest.raises(BadFile, match="belongs to a run with store memory, not disk"):
+        run(method, seen, rounds=2, checkpoint=tmp_path / "kept", store=tmp_path / "rows", **SETTINGS)
+
+
+@pytest.mark.parametrize("file", ["scores.parquet", "past.json"])
+def test_a_damaged_record_is_named(file, method, seen, tmp_path):
+    run(method, seen, rounds=1, checkpoint=tmp_path, **SETTINGS)
+    (tmp_path / "round-00000001" / file).write_bytes(b"{")
+
+    with pytest.raises(BadFile, match="is damaged"):
+        run(method, seen, rounds=2, checkpoint=tmp_path, **SETTINGS)
+
+
 def test_fewer_rounds_than_done_are_refused(method, seen, tmp_path):
     run(method, seen, rounds=2, checkpoint=tmp_path, **SETTINGS)
 

@@ -14,6 +14,7 @@ from plures.data.worlds import mean_estimation
 from plures.errors import BadValue
 from plures.local import mean_loss, objective, sgd
 from plures.methods.fedavg import fedavg
+from plures.models.mlp import mlp
 from plures.types import Method, Plan, Weights, keep_download
 
 WORLD = mean_estimation(num_clients=4, dim=2, rows=6, radius=1.0, sigma=0.1)
@@ -246,3 +247,54 @@ def test_selection_on_valid_rows_happens_inside_serve():
     table = result.clients
     assert (table["personal_valid_loss"] <= table["global_valid_loss"] + 1e-6).all()
     assert (table["personal_valid_loss"] < table["global_valid_loss"]).any()
+
+
+def test_one_array_may_stand_in_two_places_of_the_server_state():
+    base = fedavg(WORLD.model, plan=EXACT)
+
+    def start(key, num):
+        server = base.start(key, num)
+        return server, server.weights
+
+    doubled = replace(
+        base,
+        start=start,
+        send=lambda server, uid: server[0].weights,
+        merge=lambda server, *rest: (base.merge(server[0], *rest), server[1]),
+    )
+
+    result = run(doubled, WORLD.federation, rounds=2)
+
+    np.testing.assert_array_equal(result.state.server[1].params["point"], np.zeros(2))
+
+
+def test_phases_draw_from_keys_of_their_own():
+    """A main method started anew after a prelude of the same kind has another start."""
+    model = mlp((3,), 3, hidden=(4,))
+    seen, _ = worlds.awkward()
+    still = fedavg(model, plan=Plan(epochs=0))
+    fresh = then(still, 1, still, hand_over=lambda key, fresh, before: fresh)
+
+    alone, after = (run(one, seen, rounds=2).state.server.weights.params for one in (still, fresh))
+
+    assert (alone["head"]["kernel"] != after["head"]["kernel"]).all()
+
+
+def test_traffic_follows_the_state_that_was_handed_over():
+    def wider(key, fresh, before):
+        return jnp.zeros(1000)
+
+    base = fedavg(WORLD.model, plan=EXACT)
+    main = replace(
+        base,
+        start=lambda key, num: jnp.zeros(1),
+        send=lambda server, uid: server,
+        train=lambda key, download, private, data: (download, private, {}),
+        merge=lambda server, *rest: server,
+        serve=lambda key, download, private, data: base.model.init(key),
+        common=None,
+    )
+
+    result = run(then(base, 1, main, hand_over=wider), WORLD.federation, rounds=2)
+
+    assert result.clients["bytes_down"][0] == 8 + 4000

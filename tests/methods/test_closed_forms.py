@@ -88,7 +88,7 @@ def test_dittos_own_models_lie_between_own_and_shared_optimum():
 
 
 def test_the_oracle_averages_within_groups_and_leaves_an_empty_group_alone():
-    federation = replace(WORLD.federation, group=np.array([0, 0, 2, 2]))
+    federation = replace(WORLD.federation, group=np.array([0, 0, 2, 2]), num_groups=3)
     means = local_means(federation)
 
     result = run(oracle(WORLD.model, plan=EXACT, num_groups=3, momentum=0.9), federation, rounds=1)
@@ -97,6 +97,23 @@ def test_the_oracle_averages_within_groups_and_leaves_an_empty_group_alone():
     np.testing.assert_allclose(models[0], means[:2].mean(0), atol=1e-5)
     np.testing.assert_allclose(models[2], means[2:].mean(0), atol=1e-5)
     np.testing.assert_array_equal(models[1], np.zeros(2))
+
+
+@pytest.mark.parametrize("num_groups", [0, 2])
+def test_the_oracle_refuses_clients_with_other_groups_than_it_reads(num_groups):
+    federation = replace(WORLD.federation, group=np.array([0, 1, 0, 1]), num_groups=num_groups)
+
+    with pytest.raises(Unsupported, match="this method reads 3 planted groups"):
+        run(oracle(WORLD.model, num_groups=3), federation, rounds=1)
+
+
+def test_training_alone_does_not_wait_to_be_drawn():
+    drawn, everyone = (
+        run(local_only(WORLD.model, plan=Plan(batch=None, lr=0.5)), WORLD.federation, rounds=2, cohort=cohort)
+        for cohort in (1, None)
+    )
+
+    np.testing.assert_array_equal(own_points(drawn), own_points(everyone))
 
 
 def test_an_unseen_client_of_local_only_trains_when_served():

@@ -7,7 +7,7 @@ import pytest
 from flax import linen as nn
 
 from plures import tree
-from plures.errors import UnknownChoice
+from plures.errors import UnknownChoice, Unsupported
 from plures.models import from_flax, from_functions
 from plures.models.build import CLASSIFICATION, REGRESSION, SEQUENCE, cross_entropy
 from plures.types import Weights
@@ -148,8 +148,8 @@ def test_a_named_part_holds_the_leaves_of_its_patterns():
 def test_a_batch_norm_under_another_name_is_whole_in_the_norm_part():
     class Renamed(nn.Module):
         @nn.compact
-        def __call__(self, x, train):
-            return nn.Dense(2)(nn.BatchNorm(use_running_average=not train, name="bn")(x))
+        def __call__(self, x, train, mask=None):
+            return nn.Dense(2)(nn.BatchNorm(use_running_average=not train, name="bn")(x, mask=mask))
 
     model = from_flax(Renamed(), shape=(3,), task=CLASSIFICATION)
 
@@ -180,6 +180,16 @@ def test_a_missing_features_method_is_refused():
 
 def test_a_model_without_features_says_so():
     assert from_flax(Plain(), shape=(3,), task=CLASSIFICATION).features is None
+
+
+def test_batch_norm_that_takes_no_mask_is_refused():
+    class Maskless(nn.Module):
+        @nn.compact
+        def __call__(self, x, train):
+            return nn.Dense(2)(nn.BatchNorm(use_running_average=not train)(x))
+
+    with pytest.raises(Unsupported, match="must take `mask`"):
+        from_flax(Maskless(), shape=(3,), task=CLASSIFICATION)
 
 
 def test_a_module_of_symbols_can_be_initialized():

@@ -83,7 +83,7 @@ def compare_command(
         "eval_every": eval_every,
         "seeds": list(range(seeds)),
         "rounds": rounds,
-        "cohort": int(cohort) if cohort.isdigit() else cohort,
+        "cohort": cohort,
         "channels": channel or [],
         "executor": executor,
     }
@@ -104,11 +104,7 @@ def resume_command(folder: Annotated[Path, typer.Argument(help="A run folder.")]
     file = folder / "study.json"
     if not file.exists():
         raise BadFile(f"{folder} holds no study (there is no {file.name} in it); give the folder of a run")
-    try:
-        found = json.loads(file.read_text())
-    except ValueError as error:
-        raise BadFile(f"{file} is damaged: {error}") from error
-    play_study(make_study(found, where=str(file)), folder)
+    play_study(make_study(read_json(file), where=str(file)), folder)
 
 
 @app.command("methods")
@@ -182,6 +178,17 @@ def data_part(text: str) -> dict[str, Any]:
     return {"name": name, "options": dict(named.options)}
 
 
+def read_json(file: Path) -> dict[str, Any]:
+    """The settings in a file that a study left."""
+    try:
+        found = json.loads(file.read_text())
+    except ValueError as error:
+        raise BadFile(f"{file} is damaged: {error}") from error
+    if not isinstance(found, dict):
+        raise BadFile(f"{file} is damaged: it should hold settings by name")
+    return found
+
+
 def claim(out: Path, resolved: dict[str, Any]) -> None:
     """Make the folder this study's own; one that holds another study is refused."""
     if out.exists() and not out.is_dir():
@@ -189,7 +196,7 @@ def claim(out: Path, resolved: dict[str, Any]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     file = out / "study.json"
     if file.exists():
-        before = json.loads(file.read_text())
+        before = read_json(file)
         other = [name for name in resolved if before.get(name) != resolved[name]]
         if other:
             raise BadFile(f"{out} holds a study with other settings ({', '.join(other)}); use another folder")
@@ -200,7 +207,10 @@ def play_study(study: Study, out: Path) -> None:
     """Run a study into a folder and print the leaderboard."""
     study.check()
     resolved = study.model_dump(mode="json")
+    kept = len(list(out.glob("runs/*/*/done.json")))
     claim(out, resolved)
+    if kept:
+        console.print(f"{kept} finished runs are kept from before in {out}", highlight=False)
     seen, unseen = study.federations()
     with study_bars(console) as tell:
         result = compare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,7 @@ import numpy as np
 from plures import tree
 from plures.contract import worlds
 from plures.data import Federation
-from plures.engine import Run, Runner, Settings, prepare
-from plures.engine.evaluate import serve_one
-from plures.engine.round import Client, Setup
+from plures.engine import Run, Runner, Settings, evaluate, prepare
 from plures.registry import METHODS, PERSONALIZERS, Entry
 from plures.types import Method, Model, Plan
 
@@ -139,15 +137,7 @@ def predictions(method: Method, federation: Federation, *, rounds: int) -> np.nd
     probes = jax.random.normal(jax.random.key(7), (5, *federation.shape))
     clients = runner.clients(done.state, done.state.private)
     setup = runner.setup(runner.phases[-1])
-    return np.asarray(_predicted(setup, runner.arrays, done.state.server, clients, probes))
-
-
-@partial(jax.jit, static_argnums=0)
-def _predicted(setup: Setup, arrays: Any, server: Any, clients: Client, probes: jax.Array) -> Any:
-    def one(client: Client) -> jax.Array:
-        return setup.method.predict(serve_one(setup, arrays, server, client), probes)
-
-    return jax.vmap(one)(clients)
+    return np.asarray(evaluate.predictions(setup, runner.arrays, done.state.server, clients, probes))
 
 
 def capacity_raised(runner: Runner, extra: int) -> Runner:
@@ -162,8 +152,8 @@ def checkpointed(bench: Bench, folder: Path, rounds: int) -> Run:
     return bench.run(rounds=rounds, checkpoint=folder, checkpoint_every=1)
 
 
-def losing(uid: int) -> Any:
-    """A channel on which one client's upload arrives broken and is declared lost."""
+def losing(uid: int, content: float) -> Any:
+    """A channel on which one client's upload arrives as ``content`` and is declared lost."""
 
     def apply(key: Any, uploads: Any, weights: Any, uids: Any) -> Any:
         lost = uids == uid
@@ -171,7 +161,7 @@ def losing(uid: int) -> Any:
         def spoil(leaf: Any) -> Any:
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
                 return leaf
-            return jnp.where(lost.reshape(-1, *(1,) * (leaf.ndim - 1)), jnp.nan, leaf)
+            return jnp.where(lost.reshape(-1, *(1,) * (leaf.ndim - 1)), content, leaf)
 
         return jax.tree.map(spoil, uploads), jnp.where(lost, 0.0, weights)
 

@@ -25,6 +25,8 @@ def digits(*, num_clients: int = 40, num_groups: int = 4, spread: float = 0.5, s
     """
     if not 1 <= num_groups <= 4:
         raise BadValue("num_groups", num_groups, "1 to 4 (quarter turns)")
+    if not 0 <= spread < 10:
+        raise BadValue("spread", spread, "a number in [0, 10)")
     raw = load_digits()
     total = len(raw.target)
     if not num_groups <= num_clients <= total // SMALLEST:

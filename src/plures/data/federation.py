@@ -63,7 +63,7 @@ class Federation:
     @property
     def facts(self) -> dict[str, int]:
         """Numbers a method's factory may ask for by name; a part of a federation keeps those of the whole."""
-        found = {"num_groups": self.num_groups, "num_domains": self.num_domains}
+        found = {"num_clients": self.num_clients, "num_groups": self.num_groups, "num_domains": self.num_domains}
         return {name: number for name, number in found.items() if number}
 
     def check_model(self, model: Model) -> None:
@@ -73,6 +73,10 @@ class Federation:
             classes = f" with {self.num_classes} classes" if self.task == "classification" else ""
             raise Unsupported(f"this model is for {model.task}, but the federation's task is {self.task}{classes}")
         found = self._outputs(model)
+        if self.task == "regression" and found != self.y.shape[1:]:
+            raise Unsupported(
+                f"this model puts out {found} per row, but the targets are {self.y.shape[1:]} per row"
+            )
         if self.num_classes and not two_classes and found[-1:] != (self.num_classes,):
             raise Unsupported(f"this model puts out {found[-1]} numbers, but there are {self.num_classes} classes")
 

@@ -38,6 +38,13 @@ def _key(seed: int) -> Key:
     return derive(root(seed), Purpose.DATA)
 
 
+def _positive(**numbers: float) -> None:
+    """Refuse sizes and scales that are not positive numbers."""
+    for name, number in numbers.items():
+        if not 0 < number < float("inf"):
+            raise BadValue(name, number, "a positive number")
+
+
 def _names(num_clients: int) -> NDArray[Any]:
     width = len(str(num_clients - 1))
     return np.array([f"client-{k:0{width}d}" for k in range(num_clients)])
@@ -104,6 +111,7 @@ def mean_estimation(
     s / N + (lam / (1 + lam))^2 radius^2 + s (1 - 1/N) / (1 + lam)^2, with s = dim sigma^2 / rows; it is least at
     lam = s (1 - 1/N) / radius^2.
     """
+    _positive(num_clients=num_clients, dim=dim, rows=rows)
     key_truth, key_noise = jax.random.split(_key(seed))
     truth = centered_offsets(key_truth, num_clients, dim, radius)
     noise = np.asarray(jax.random.normal(key_noise, (num_clients, rows, dim)))
@@ -138,6 +146,7 @@ def linear_clusters(
     seed: int = 0,
 ) -> World:
     """Clients k of group k mod q share the coefficients of their group; groups lie ``gap`` apart on average."""
+    _positive(num_clients=num_clients, num_groups=num_groups, dim=dim, rows=rows)
     keys = jax.random.split(_key(seed), 3)
     centers = gap / np.sqrt(2 * dim) * np.asarray(jax.random.normal(keys[0], (num_groups, dim)), float)
     group = np.arange(num_clients) % num_groups
@@ -172,6 +181,7 @@ def logistic_clusters(
     seed: int = 0,
 ) -> World:
     """As ``linear_clusters`` with labels drawn from the logistic model; not separable, so optima exist."""
+    _positive(num_clients=num_clients, num_groups=num_groups, dim=dim, rows=rows)
     keys = jax.random.split(_key(seed), 3)
     centers = gap / np.sqrt(2 * dim) * np.asarray(jax.random.normal(keys[0], (num_groups, dim)), float)
     group = np.arange(num_clients) % num_groups

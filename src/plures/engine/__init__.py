@@ -3,7 +3,8 @@
 from plures.engine.cohort import Everyone, Uniform, Weighted
 from plures.engine.executors import Executor, chunked, one_by_one, vectorized
 from plures.engine.result import Progress, Run, Served
-from plures.engine.run import Runner, Settings, prepare, run
+from plures.engine.run import Runner, prepare, run
+from plures.engine.settings import Settings
 from plures.engine.state import State
 
 __all__ = [

@@ -31,6 +31,10 @@ def save(folder: Path, state: State, record: Record, rows: list[Path], identity:
     """Write a checkpoint, then remove older ones; an error or a kill leaves the last one as it was."""
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"round-{int(state.round):08d}"
+    for scrap in folder.glob("writing-*"):
+        shutil.rmtree(scrap, ignore_errors=True)
+    if final.exists():
+        return final
     scratch = Path(tempfile.mkdtemp(prefix="writing-", dir=folder))
     try:
         save_file(_arrays(state), scratch / "state.safetensors")
@@ -40,8 +44,6 @@ def save(folder: Path, state: State, record: Record, rows: list[Path], identity:
         about = {"version": VERSION, "round": int(state.round), **identity}
         (scratch / "about.json").write_text(json.dumps(about))
         _to_disk(scratch)
-        if final.exists():
-            shutil.rmtree(final)
         scratch.rename(final)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -86,7 +88,10 @@ def load(path: Path, template: Any) -> tuple[State, Record]:
     if missing or len(names) != len(arrays):
         raise BadFile(f"{path} was written by another method or model (it has no '{(missing or names)[0]}')")
     found = [_restored(arrays[name], leaf) for name, leaf in zip(names, leaves, strict=True)]
-    return jax.tree.unflatten(jax.tree.structure(template), found), _read_record(path)
+    try:
+        return jax.tree.unflatten(jax.tree.structure(template), found), _read_record(path)
+    except Exception as error:
+        raise BadFile(f"the record in {path} is damaged: {error}") from error
 
 
 def restore_rows(path: Path, folder: Path) -> None:

@@ -105,13 +105,22 @@ def together(seen: Federation, unseen: Federation) -> Federation:
             f"seen and unseen clients must have inputs and labels of one shape and task, got {seen.shape} "
             f"{seen.task} and {unseen.shape} {unseen.task}"
         )
+    if seen.num_classes != unseen.num_classes:
+        raise BadData(f"seen clients have {seen.num_classes} classes, unseen ones {unseen.num_classes}")
     if set(seen.uid) & set(unseen.uid):
         raise BadData("seen and unseen clients share uids; make both with hold_out")
+    if sorted(unseen.uid) != list(range(seen.num_clients, seen.num_clients + unseen.num_clients)):
+        raise BadData(f"uids of unseen clients must go on from {seen.num_clients}; make both with hold_out")
+    if set(seen.names) & set(unseen.names):
+        raise BadData(f"client '{min(set(seen.names) & set(unseen.names))}' is both seen and unseen")
     shared = seen.x is unseen.x
     shift = 0 if shared else len(seen.x)
 
     def both(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
-        return None if a is None or b is None else np.concatenate([a, b])
+        if a is None and b is None:
+            return None
+        known = (np.full(n, -1) if v is None else v for v, n in ((a, seen.num_clients), (b, unseen.num_clients)))
+        return np.concatenate(list(known))
 
     return replace(
         seen,

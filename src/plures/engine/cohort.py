@@ -81,11 +81,13 @@ def cohort(given: Cohort | int | str | None) -> Cohort:
         return Uniform(given)
     if isinstance(given, str):
         kind, _, number = given.rpartition(":")
-        if not number.isdigit():
+        if not (number.isascii() and number.isdigit()):
             raise BadValue("cohort", given, "'all', a number of clients, or 'weighted:NUMBER'")
         if kind not in ("", "uniform", "weighted"):
             raise UnknownChoice("cohort", kind, ["all", "uniform", "weighted"])
         return Weighted(int(number)) if kind == "weighted" else Uniform(int(number))
+    if not isinstance(given, Everyone | Uniform | Weighted):
+        raise BadValue("cohort", given, "'all', a number of clients, or 'weighted:NUMBER'")
     return given
 
 

@@ -31,6 +31,16 @@ def _score(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Any:
     return setup.executor.run(score_one, setup, arrays, server, clients)
 
 
+@partial(jax.jit, static_argnums=0)
+def predictions(setup: Setup, arrays: Arrays, server: Tree, clients: Client, probes: Array) -> Any:
+    """What every client predicts for the same inputs, stacked on axis 0."""
+
+    def one(client: Client) -> Array:
+        return setup.method.predict(serve_one(setup, arrays, server, client), probes)
+
+    return jax.vmap(one)(clients)
+
+
 def score_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Scores:
     """One client's scores: what it is served and, where there is one, the model common to all."""
     method = setup.method
@@ -43,7 +53,7 @@ def score_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Sco
 def serve_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Tree:
     """What one client predicts with."""
     method, uid = setup.method, client.place.uid
-    private = private_of(method, server, client)
+    private = private_of(setup, server, client)
     key = derive(client.key, Purpose.SERVE, client.round, uid)
     data = view(setup.layout, arrays, client.place)
     return method.serve(key, method.offered(server, uid), private, data)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plures import tree
-from plures.engine.clients import Arrays, Layout, cut_out
+from plures.engine.clients import TRAIN, Arrays, Layout, cut_out
 from plures.errors import BadValue, ClientFailure, UnknownChoice
 from plures.types import Tree
 
@@ -75,9 +75,11 @@ def executor(given: Executor | str) -> Executor | None:
     """
     if isinstance(given, Executor):
         return given
+    if not isinstance(given, str):
+        raise BadValue("executor", given, "'auto', 'vectorized', 'chunked:NUMBER' or 'one_by_one'")
     kind, _, size = given.partition(":")
     if kind == "chunked":
-        if not size.isdigit():
+        if not (size.isascii() and size.isdigit()):
             raise BadValue("executor", given, "chunked:NUMBER, for example chunked:8")
         return chunked(int(size))
     if size:
@@ -131,7 +133,7 @@ def idle_share(work: Sequence[int], cohort_size: int, size: int) -> float:
 def _chunked(mapped: Callable[[Any], Tree], clients: Any, size: int) -> Tree:
     """Largest clients first; the last chunk is filled up with repeats that are thrown away."""
     total = clients.place.uid.shape[0]
-    order = jnp.argsort(-clients.place.sizes.sum(-1), stable=True)
+    order = jnp.argsort(-clients.place.sizes[:, TRAIN], stable=True)
     padded = jnp.concatenate([order, jnp.repeat(order[-1:], -total % size)])
     chunks = jax.tree.map(lambda leaf: leaf[padded].reshape(-1, size, *leaf.shape[1:]), clients)
     results = jax.lax.map(jax.vmap(mapped), chunks)
@@ -160,8 +162,9 @@ def _call(function: ClientFunction, setup: Any, arrays: Arrays, server: Tree, on
 def _account(function: Any, layout: Layout, one: Any, server: Tree, error: Exception) -> str:
     stage = function.__name__.removesuffix("_one").replace("_", " ")
     rows = [int(n) for n in one.place.sizes]
+    said = (str(error).splitlines() or ["no message"])[0]
     return (
         f"{stage} failed in round {int(one.round)} for the client with uid {int(one.place.uid)} "
-        f"(train, valid, test rows: {rows}): {type(error).__name__}: {str(error).splitlines()[0]}\n"
+        f"(train, valid, test rows: {rows}): {type(error).__name__}: {said}\n"
         f"  server: {tree.describe(server)}\n  private: {tree.describe(one.private)}"
     )

@@ -15,6 +15,7 @@ from plures import tree
 from plures.engine.clients import TRAIN, Arrays, Layout, Place, view
 from plures.engine.cohort import Cohort
 from plures.engine.executors import Executor
+from plures.errors import ClientFailure
 from plures.keys import Purpose, derive
 from plures.types import Channel, Info, Key, Method, Tree
 
@@ -28,6 +29,7 @@ class Setup:
     executor: Executor
     cohort: Cohort
     channels: tuple[Channel, ...] = ()
+    began: int = 0  # the round the method began with: later phases have keys of their own
 
 
 class Client(NamedTuple):
@@ -50,10 +52,7 @@ def one_round(
         server, cohort, _ = carry
         uploads, private, info = executor.run(train_one, setup, arrays, server, cohort)
         weights = cohort.place.sizes[:, TRAIN].astype(float)
-        for number, channel in enumerate(setup.channels):
-            noise = jax.random.fold_in(derive(key, Purpose.CHANNEL, round_, number), turn)
-            uploads, weights = channel(noise, uploads, weights, cohort.place.uid)
-        server = method.merge(server, uploads, weights, cohort.place.uid)
+        server = _merge(setup, server, uploads, weights, cohort.place.uid, _channel_key(key, round_, turn))
         return server, joined(cohort, private), info
 
     server, cohort, info = _more_turns(setup, exchange, exchange(0, (server, cohort, {})))
@@ -63,10 +62,27 @@ def one_round(
     return server, cohort.private, info
 
 
+def _channel_key(key: Key, round_: Array, turn: Array | int) -> Key:
+    return jax.random.fold_in(derive(key, Purpose.CHANNEL, round_), turn)
+
+
+def _merge(setup: Setup, server: Tree, uploads: Tree, weights: Array, uids: Array, key: Key) -> Tree:
+    """What arrives at the server through the channels, merged; one by one, a failure is named."""
+    try:
+        for number, channel in enumerate(setup.channels):
+            uploads, weights = channel(jax.random.fold_in(key, number), uploads, weights, uids)
+        return setup.method.merge(server, uploads, weights, uids)
+    except Exception as error:
+        if not setup.executor.on_host:
+            raise
+        said = f"channel or merge failed for the cohort {uids.tolist()}: {type(error).__name__}: {error}"
+        raise ClientFailure(f"{said}\n  uploads: {tree.describe(uploads)}") from error
+
+
 def train_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> tuple[Tree, Tree, Info]:
     """One client's part: join if it is new, receive, train."""
     method, uid = setup.method, client.place.uid
-    private = private_of(method, server, client)
+    private = private_of(setup, server, client)
     key = derive(client.key, Purpose.TRAIN, client.round, uid)
     return method.train(key, method.send(server, uid), private, view(setup.layout, arrays, client.place))
 
@@ -80,9 +96,10 @@ def settle_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Tr
     return method.settle(key, method.answered(server, uid), client.private, data)
 
 
-def private_of(method: Method, server: Tree, client: Client) -> Tree:
+def private_of(setup: Setup, server: Tree, client: Client) -> Tree:
     """The client's private state; a client that has not joined yet joins now."""
-    key = derive(client.key, Purpose.JOIN, 0, client.place.uid)
+    method = setup.method
+    key = derive(client.key, Purpose.JOIN, setup.began, client.place.uid)
     fresh = method.join(key, method.offered(server, client.place.uid))
     return tree.choose(client.visits > 0, client.private, fresh)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -22,59 +22,20 @@ from plures.engine import checkpoint as disk
 from plures.engine import cohort as cohorts
 from plures.engine import executors
 from plures.engine.clients import TRAIN, VALID, Arrays, Layout, Place, layout_of, on_device, rows, together
-from plures.engine.cohort import Cohort, Everyone
+from plures.engine.cohort import Everyone, Uniform
 from plures.engine.evaluate import score
 from plures.engine.executors import Executor
 from plures.engine.result import Progress, Run
 from plures.engine.round import Client, Setup, one_round
+from plures.engine.settings import Settings
 from plures.engine.state import Phase, State, first_state, next_state, phases, private_shape
 from plures.engine.store import DiskStore
-from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.errors import BadValue, Unsupported
 from plures.keys import Purpose, derive, root
 from plures.records import Record, Traffic, Visits, traffic_of
-from plures.types import Channel, Info, Key, Method, Tree
+from plures.types import Info, Key, Method, Tree
 
 BLOCK = 256  # clients scored at a time when private rows are on disk
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How a run is run; none of it but ``rounds``, ``seed``, ``cohort`` and ``channels`` changes results.
-
-    ``rounds`` counts all communication rounds, preludes included. ``store`` is "memory" or a folder for private
-    rows that do not fit. ``checkpoint`` is a folder; a run found there is resumed.
-    """
-
-    rounds: int
-    seed: int = 0
-    cohort: Cohort | int | str | None = None
-    channels: tuple[Channel, ...] = ()
-    executor: Executor | str = "auto"
-    eval_every: int | None = None
-    checkpoint: str | Path | None = None
-    checkpoint_every: int | None = None
-    store: str | Path = "memory"
-
-    def __post_init__(self) -> None:
-        for name in ("rounds", "eval_every", "checkpoint_every"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise BadValue(name, value, "1 or more")
-        if not isinstance(self.seed, int):
-            raise BadValue("seed", self.seed, "a whole number")
-        if self.checkpoint_every is not None and self.checkpoint is None:
-            raise BadValue("checkpoint", None, "a folder when checkpoint_every is set")
-        if not isinstance(self.channels, tuple):
-            raise BadValue("channels", self.channels, "a tuple of channels")
-
-    @staticmethod
-    def of(found: Mapping[str, Any]) -> Settings:
-        """Settings from plain values; a name that is no setting is refused."""
-        known = [one.name for one in fields(Settings)]
-        for name in found:
-            if name not in known:
-                raise UnknownChoice("setting of a run", name, known)
-        return Settings(**found)
 
 
 def run(
@@ -108,6 +69,10 @@ def prepare(
     federation.check_model(method.model)
     everyone = federation if unseen is None else together(federation, unseen)
     everyone = everyone.take(np.argsort(everyone.uid))
+    if method.num_groups and not _groups_fit(federation, method.num_groups):
+        raise Unsupported(
+            f"this method reads {method.num_groups} planted groups; these clients have {federation.num_groups}"
+        )
     prelude = phases(method, settings.rounds)[-1].start
     if prelude >= settings.rounds:
         raise BadValue("rounds", settings.rounds, f"more than the {prelude} of the prelude")
@@ -157,23 +122,25 @@ class Runner:
             stops = self._stops(phase)
             for stop in (one for one in stops if one > int(state.round)):
                 state, record = self._advance(phase, state, store, record, stop)
-                self._report(record, stop, time.perf_counter() - began, first)
+                self._report(phase, state, record, time.perf_counter() - began, first)
                 if stop < phase.stop:
                     self._save(state, store, record)
             if phase is self.phases[-1]:
                 break
             record = record.with_past(self.visits(phase, state))
             phase = self.phases[self.phases.index(phase) + 1]
-            state, store = self._enter(phase, next_state(phase, self.key, state))
+            state = next_state(phase, self.key, state, with_rows=store is None)
+            state, store = self._enter(phase, state)
             self._save(state, store, record)
         self._save(state, store, record, last=True)
         return Run(self, state, store, record, time.perf_counter() - began)
 
     def setup(self, phase: Phase) -> Setup:
         """The static part of a phase."""
-        cohort = Everyone() if phase.everyone else cohorts.cohort(self.settings.cohort)
+        everyone = phase.everyone or phase.method.full_cohort
+        cohort = Everyone() if everyone else cohorts.cohort(self.settings.cohort)
         chosen = self._executor(phase.method, self.seen, cohort.size(self.num_seen))
-        return Setup(phase.method, self.layout, chosen, cohort, tuple(self.settings.channels))
+        return Setup(phase.method, self.layout, chosen, cohort, self.settings.channels, phase.start)
 
     def scoring(self, setup: Setup) -> Setup:
         """The same with an executor for all clients at a time instead of a cohort."""
@@ -195,10 +162,19 @@ class Runner:
 
     def traffic(self, method: Method) -> Traffic:
         """Bytes of each message of one client."""
-        server = jax.eval_shape(lambda: method.start(self.key, self.num_seen))
+        server = self._server_shape(method)
         place = tree.at(self.places, 0)
         both = (rows(self.layout, self.arrays, place, TRAIN), rows(self.layout, self.arrays, place, VALID))
         return traffic_of(method, server, both)
+
+    def _server_shape(self, method: Method) -> Tree:
+        """The shapes of a method's server state, as handed over where a prelude comes first."""
+        chain = [phase for phase in self.phases if phase.method is method]
+        if not chain:
+            return jax.eval_shape(lambda: method.start(self.key, self.num_seen))
+        upto = self.phases[: self.phases.index(chain[0]) + 1]
+        first = partial(first_state, upto[0].method, self.key, self.num_seen, with_rows=False)
+        return jax.eval_shape(lambda: _first_of(upto, self.key, first(), with_rows=False)).server
 
     def visits(self, phase: Phase, state: State) -> Visits:
         """Who took part in a phase, with the bytes of a message."""
@@ -216,16 +192,17 @@ class Runner:
     def _begin(self) -> tuple[State, Record, Phase, DiskStore | None]:
         """The first state, or the one of the last checkpoint."""
         phase = self.phases[0]
-        state, record = first_state(phase.method, self.key, self.num_seen), Record()
+        in_memory = self.settings.store == "memory"
+        state = first_state(phase.method, self.key, self.num_seen, with_rows=in_memory)
+        record = Record()
         found = None if self.settings.checkpoint is None else disk.latest(Path(self.settings.checkpoint))
         if found is not None:
             done = disk.round_of(found, self._identity())
             if done > self.settings.rounds:
                 raise BadValue("rounds", self.settings.rounds, f"at least {done}, which the checkpoint has done")
             phase = next(one for one in reversed(self.phases) if one.start <= done)
-            template = jax.eval_shape(
-                partial(_first_of, self.phases[: self.phases.index(phase) + 1], self.key), state
-            )
+            chain = self.phases[: self.phases.index(phase) + 1]
+            template = jax.eval_shape(partial(_first_of, chain, self.key, with_rows=in_memory), state)
             state, record = disk.load(found, template)
         state, store = self._enter(phase, state, resumed=found)
         return state, record, phase, store
@@ -234,7 +211,16 @@ class Runner:
         """What must be the same for a run to go on."""
         cohort = cohorts.cohort(self.settings.cohort)
         labels = zlib.crc32(np.ascontiguousarray(self.everyone.y).tobytes())
-        return {"seed": self.settings.seed, "cohort": repr(cohort), "clients": self.num_seen, "labels": labels}
+        plan = self.method.plan
+        return {
+            "seed": self.settings.seed,
+            "cohort": repr(cohort),
+            "clients": self.num_seen,
+            "labels": labels,
+            "plan": f"{plan.epochs} {plan.steps} {plan.batch} {plan.lr}",
+            "channels": len(self.settings.channels),
+            "store": "memory" if self.settings.store == "memory" else "disk",
+        }
 
     def _enter(self, phase: Phase, state: State, resumed: Path | None = None) -> tuple[State, DiskStore | None]:
         """With a disk store, move the private rows out of the state into files."""
@@ -321,22 +307,21 @@ class Runner:
             store.flush()
         disk.save(Path(folder), state, record, [] if store is None else store.files, self._identity())
 
-    def _report(self, record: Record, done: int, seconds: float, first: int) -> None:
+    def _report(self, phase: Phase, state: State, record: Record, seconds: float, first: int) -> None:
         if self.progress is None:
             return
-        model = self.method.model
+        model, done = self.method.model, int(state.round)
         valid = record.latest("personal", "valid")
         scores = np.array([]) if valid is None else valid.metrics[model.score][: self.num_seen]
         known = scores[np.isfinite(scores)]
         now = float(known.mean()) if len(known) else None
-        size = sum(
-            self.traffic(p.method).per_round
-            * self.setup(p).cohort.size(self.num_seen)
-            * max(min(done, p.stop) - p.start, 0)
-            for p in self.phases
-        )
+        size = int(sum((one.bytes_down + one.bytes_up).sum() for one in [*record.past, self.visits(phase, state)]))
         rate = (done - first) / max(seconds, 1e-9)
         self.progress(Progress(done, self.settings.rounds, size, model.score, now, seconds, rate))
+
+
+def _groups_fit(federation: Federation, num_groups: int) -> bool:
+    return federation.group is not None and federation.num_groups == num_groups
 
 
 def _check_uids(federation: Federation) -> None:
@@ -344,10 +329,10 @@ def _check_uids(federation: Federation) -> None:
         raise BadValue("uid", federation.uid[:5].tolist(), "0..N-1 in some order for training clients")
 
 
-def _first_of(chain: list[Phase], key: Key, state: State) -> State:
+def _first_of(chain: list[Phase], key: Key, state: State, *, with_rows: bool) -> State:
     """The state with which the last phase of a chain begins, given that of the first."""
     for phase in chain[1:]:
-        state = next_state(phase, key, state)
+        state = next_state(phase, key, state, with_rows=with_rows)
     return state
 
 
@@ -370,10 +355,13 @@ def _one_round(setup: Setup, *args: Any) -> Any:
 def play(setup: Setup, arrays: Arrays, places: Place, key: Key, state: State, length: int) -> tuple[State, Info]:
     """``length`` rounds in one compiled loop; places are in the order of uids."""
     rounds = state.round + jnp.arange(length)
-    chosen = jax.vmap(lambda round_: _cohort(setup, key, round_, places))(rounds)
+    # Small cohorts are drawn for all rounds together; those that touch every client, round by round.
+    ahead = isinstance(setup.cohort, Uniform)
+    chosen = jax.vmap(lambda round_: _cohort(setup, key, round_, places))(rounds) if ahead else rounds
 
     def step(state: State, now: tuple[Array, Array]) -> tuple[State, Info]:
-        round_, cohort = now
+        round_, drawn = now
+        cohort = drawn if ahead else _cohort(setup, key, round_, places)
         clients = _clients(
             tree.at(places, cohort), tree.at(state.private, cohort), state.visits[cohort], round_, key
         )

@@ -46,27 +46,26 @@ def phases(method: Method, rounds: int) -> list[Phase]:
     return [*found, Phase(method, begin, rounds, entry, False)]
 
 
-def first_state(method: Method, key: Key, num_clients: int) -> State:
+def first_state(method: Method, key: Key, num_clients: int, *, with_rows: bool = True) -> State:
     """The state before the first round of a method that follows no other."""
-    return _state(method, method.start(derive(key, Purpose.START), num_clients), 0, num_clients)
+    server = method.start(derive(key, Purpose.START), num_clients)
+    return _state(method, server, 0, num_clients, with_rows)
 
 
-def next_state(phase: Phase, key: Key, before: State) -> State:
+def next_state(phase: Phase, key: Key, before: State, *, with_rows: bool = True) -> State:
     """The state with which a phase begins: the server state handed over, private rows anew."""
     assert phase.entry is not None
     num_clients = len(before.visits)
-    fresh = phase.method.start(derive(key, Purpose.START), num_clients)
+    fresh = phase.method.start(derive(key, Purpose.START, phase.start), num_clients)
     server = phase.entry.hand_over(derive(key, Purpose.HAND_OVER, phase.start), fresh, before.server)
-    return _state(phase.method, server, phase.start, num_clients)
+    return _state(phase.method, server, phase.start, num_clients, with_rows)
 
 
-def _state(method: Method, server: Tree, round_: int, num_clients: int) -> State:
-    return State(
-        jnp.asarray(round_, jnp.int32),
-        server,
-        blank_rows(method, server, num_clients),
-        jnp.zeros(num_clients, jnp.int32),
-    )
+def _state(method: Method, server: Tree, round_: int, num_clients: int, with_rows: bool) -> State:
+    """Arrays are copied: a method may put one array in two places, but a buffer can be given away only once."""
+    server = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, Array) else leaf, server)
+    rows = blank_rows(method, server, num_clients) if with_rows else ()
+    return State(jnp.asarray(round_, jnp.int32), server, rows, jnp.zeros(num_clients, jnp.int32))
 
 
 def blank_rows(method: Method, server: Tree, num_clients: int) -> Tree:

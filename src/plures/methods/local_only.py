@@ -2,7 +2,8 @@
 
     own  w_k  minimizes  L_k(w_k)
 
-Clients start from one common random model, which is the only thing they ever receive. A client that took part in
+Every client trains in every round, whatever the cohort: it costs no message, and "alone" means without waiting to be
+drawn. Clients start from one common random model, which is the only thing they ever receive. A client that took part in
 no round (one never seen, say) trains when it is served, for ``newcomer_epochs``: what it would reach alone.
 """
 
@@ -67,4 +68,5 @@ def local_only(model: Model, *, plan: Plan = Plan(), newcomer_epochs: int = 100)
         serve=serve,
         predict=model.apply,
         plan=plan,
+        full_cohort=True,
     )

@@ -68,7 +68,7 @@ def oracle(
     def serve(key: Key, models: Weights, private: Tree, data: Data) -> Weights:
         return own_model(models, data)
 
-    return replace(base, start=start, train=train, merge=merge, serve=serve, common=None)
+    return replace(base, start=start, train=train, merge=merge, serve=serve, common=None, num_groups=num_groups)
 
 
 def own_model(models: Weights, data: Data) -> Weights:

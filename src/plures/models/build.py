@@ -13,7 +13,7 @@ import optax
 from jax import Array
 
 from plures import tree
-from plures.errors import UnknownChoice
+from plures.errors import UnknownChoice, Unsupported
 from plures.models import metrics as m
 from plures.types import Key, Metric, Model, Tree, Weights
 
@@ -150,6 +150,12 @@ def from_flax(
     def init(key: Key) -> Weights:
         variables = module.init(key, jnp.zeros((1, *shape), dtype), train=False)
         return Weights(variables["params"], variables.get("batch_stats", {}))
+
+    if not takes_mask and jax.tree.leaves(jax.eval_shape(init, jax.random.key(0)).stats):
+        raise Unsupported(
+            "a module with batch norm must take `mask` and pass it on (nn.BatchNorm(...)(x, mask=mask)), "
+            "so that repeated rows of short batches do not count"
+        )
 
     def call(weights: Weights, x: Array, **options: Any) -> Any:
         return module.apply({"params": weights.params, "batch_stats": weights.stats}, x, **options)

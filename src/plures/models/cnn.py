@@ -41,7 +41,7 @@ def emnist_cnn(
         }
 
     def features(params: Tree, x: Array, key: Key | None = None) -> Array:
-        x = x.reshape(x.shape[0], height, width, channels)
+        x = x.reshape(x.shape[0], height, width, channels).astype(jnp.float32)
         first, second, wide = params["conv_0"], params["conv_1"], params["dense_0"]
         x = jax.nn.relu(conv2d(x, first["kernel"], first["bias"]))
         # Bias and ReLU after the pool: the same numbers, a quarter of the work.

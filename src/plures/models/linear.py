@@ -101,10 +101,14 @@ def density(shape: tuple[int, ...], num_outputs: int, *, ridge: float = 0.0) -> 
 
 @registry.model(title="Mean")
 def mean(shape: tuple[int, ...], num_outputs: int, *, ridge: float = 0.0) -> Model:
-    """A point near the targets, with half the squared distance; the input is ignored."""
+    """A point near the targets, with half the squared distance; the input is ignored.
+
+    Where ``num_outputs`` is 1 it puts out one number per row, as targets are then stored.
+    """
+    shape_of_one = () if num_outputs == 1 else (num_outputs,)
 
     def apply(params: Tree, x: Array) -> Array:
-        return jnp.broadcast_to(params["point"], (x.shape[0], num_outputs))
+        return jnp.broadcast_to(params["point"].reshape(shape_of_one), (x.shape[0], *shape_of_one))
 
     return from_functions(
         init=lambda key: {"point": jnp.zeros(num_outputs)},

@@ -30,6 +30,9 @@ def split(base: Method, *, keep: str = "head") -> Method:
     if base.join is not stateless or base.settle is not None:
         raise Unsupported("split needs a base without private state, such as fedavg or fedprox")
     shape = jax.eval_shape(base.model.init, jax.random.key(0))
+    sent = jax.eval_shape(lambda: base.send(base.start(jax.random.key(0), 1), jnp.zeros((), jnp.int32)))
+    if [leaf.shape for leaf in jax.tree.leaves(sent)] != [leaf.shape for leaf in jax.tree.leaves(shape)]:
+        raise Unsupported("split needs a base that sends one model, such as fedavg or fedprox")
     private_leaf = leaves_of_part(base.model, shape, keep)
 
     def apart(weights: Weights) -> tuple[list[Array], list[Array]]:

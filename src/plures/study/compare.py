@@ -6,6 +6,7 @@ import json
 import platform
 import re
 import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,9 @@ import polars as pl
 from plures._version import __version__
 from plures.data import Federation
 from plures.engine import Progress, Run, Settings, prepare
-from plures.errors import BadData, BadValue
+from plures.errors import BadData, BadFile, BadValue
 from plures.study.spec import build_method, build_model, default_model
-from plures.study.statistics import bootstrap, share_worse, worst_decile
+from plures.study.statistics import bootstrap, over_seeds, share_worse, worst_decile
 from plures.types import Method, Model, Plan
 
 ALONE = "local_only"
@@ -79,10 +80,10 @@ class Comparison:
             "mean": interval.mean,
             "low": interval.low,
             "high": interval.high,
-            "worst_decile": worst_decile(values.ravel(), higher_is_better=better),
+            "worst_decile": worst_decile(over_seeds(values), higher_is_better=better),
             "worse_than_alone": None
             if alone is None
-            else share_worse(values.ravel(), alone.ravel(), higher_is_better=better),
+            else share_worse(over_seeds(values), over_seeds(alone), higher_is_better=better),
             "unseen": float(np.nanmean(others)) if others.size and np.isfinite(others).any() else None,
             "mb_per_client": float(np.asarray(size, float)) / 1e6,
             "seconds": self.seconds.get(name),
@@ -135,7 +136,8 @@ def compare(
     jobs = [(name, seed) for name in built for seed in seeds]
     for index, (name, seed) in enumerate(jobs):
         folder = None if out is None else run_folder(Path(out), name, seed)
-        table, spent = _finished(folder)
+        mark = _mark(built[name], federation, rounds, settings)
+        table, spent = _finished(folder, mark)
         if table is None:
             extra = dict(settings)
             if folder is not None and extra.get("checkpoint_every"):
@@ -150,7 +152,7 @@ def compare(
             run = prepare(built[name], federation, unseen=hidden, settings=limits, progress=tell).run()
             table, spent = run.clients, run.seconds
             if folder is not None:
-                save_run(folder, run, header(name, seed, config))
+                save_run(folder, run, header(name, seed, config), mark)
         labels = [pl.lit(name).alias("method"), pl.lit(seed).alias("seed")]
         tables.append(table.select(*labels, pl.all()))
         seconds[name] += spent
@@ -179,8 +181,10 @@ def _built(
 
 
 def run_folder(out: Path, method: str, seed: int) -> Path:
-    """Where one run of a study is kept."""
-    return out / "runs" / re.sub(r"[^A-Za-z0-9_.=-]+", "+", method) / f"seed-{seed}"
+    """Where one run of a study is kept; labels that look alike as file names get a number of their own."""
+    plain = re.sub(r"[^A-Za-z0-9_=-]+", "+", method)
+    mark = "" if plain == method else f"-{zlib.crc32(method.encode()):08x}"
+    return out / "runs" / f"{plain}{mark}" / f"seed-{seed}"
 
 
 def header(method: str, seed: int, config: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -197,7 +201,7 @@ def header(method: str, seed: int, config: Mapping[str, Any] | None) -> dict[str
     }
 
 
-def save_run(folder: Path, run: Run, about: Mapping[str, Any]) -> None:
+def save_run(folder: Path, run: Run, about: Mapping[str, Any], mark: str) -> None:
     """The record with its header, the diagnostics and the per-client table of one run."""
     folder.mkdir(parents=True, exist_ok=True)
     marks = {"plures": json.dumps(about)}
@@ -205,7 +209,7 @@ def save_run(folder: Path, run: Run, about: Mapping[str, Any]) -> None:
     run.record.info_table().write_parquet(folder / "info.parquet", metadata=marks)
     run.clients.write_parquet(folder / "clients.parquet", metadata=marks)
     scratch = folder / "done.tmp"
-    scratch.write_text(json.dumps({"seconds": run.seconds, "bytes": run.num_bytes}))
+    scratch.write_text(json.dumps({"seconds": run.seconds, "bytes": run.num_bytes, "mark": mark}))
     scratch.replace(folder / "done.json")
 
 
@@ -220,8 +224,19 @@ def save_comparison(out: Path, result: Comparison) -> None:
     (out / "summary.json").write_text(json.dumps(about, indent=2))
 
 
-def _finished(folder: Path | None) -> tuple[pl.DataFrame | None, float]:
+def _mark(method: Method, federation: Federation, rounds: int, settings: Mapping[str, Any]) -> str:
+    """What a finished run was made with, as far as it can be told."""
+    plan = method.plan
+    local = f"{plan.epochs} {plan.steps} {plan.batch} {plan.lr}"
+    labels = zlib.crc32(np.ascontiguousarray(federation.y).tobytes())
+    return f"rounds {rounds}, cohort {settings.get('cohort')}, plan {local}, labels {labels:08x}"
+
+
+def _finished(folder: Path | None, mark: str) -> tuple[pl.DataFrame | None, float]:
+    """The result of a run that was kept; one made with other settings is refused."""
     if folder is None or not (folder / "done.json").exists():
         return None, 0.0
     about = json.loads((folder / "done.json").read_text())
+    if about.get("mark") != mark:
+        raise BadFile(f"{folder} holds a run with other settings ({about.get('mark')}); use another folder")
     return pl.read_parquet(folder / "clients.parquet"), float(about["seconds"])

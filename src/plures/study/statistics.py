@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,14 +29,28 @@ class Interval:
 
 
 def bootstrap(values: NDArray[np.floating], *, seed: int = 0) -> Interval:
-    """The mean over clients of (clients,) or (seeds, clients) values, seeds averaged first."""
-    per_client = over_seeds(np.atleast_2d(values))
-    per_client = per_client[np.isfinite(per_client)]
-    if not len(per_client):
+    """The mean over clients of (clients,) or (seeds, clients) values; seeds and clients are both resampled."""
+    table = np.atleast_2d(np.asarray(values, float))
+    known = np.isfinite(table)
+    if not known.any():
         return Interval(float("nan"), float("nan"), float("nan"))
-    picks = jax.random.randint(root(seed), (DRAWS, len(per_client)), 0, len(per_client))
-    low, high = np.percentile(per_client[np.asarray(picks)].mean(1), [2.5, 97.5])
-    return Interval(float(per_client.mean()), float(low), float(high))
+    num_seeds, num_clients = table.shape
+    key_seeds, key_clients = jax.random.split(root(seed))
+    seeds = _times_picked(jax.random.randint(key_seeds, (DRAWS, num_seeds), 0, num_seeds), num_seeds)
+    clients = _times_picked(jax.random.randint(key_clients, (DRAWS, num_clients), 0, num_clients), num_clients)
+    total = np.einsum("ds,sc,dc->d", seeds, np.where(known, table, 0.0), clients)
+    size = np.einsum("ds,sc,dc->d", seeds, known.astype(float), clients)
+    low, high = np.percentile(total[size > 0] / size[size > 0], [2.5, 97.5])
+    mean = over_seeds(table)
+    return Interval(float(mean[np.isfinite(mean)].mean()), float(low), float(high))
+
+
+def _times_picked(picks: Any, number: int) -> NDArray[np.floating]:
+    """How often each of ``number`` things was picked, per draw."""
+    rows = np.asarray(picks)
+    counts = np.zeros((len(rows), number))
+    np.add.at(counts, (np.arange(len(rows))[:, None], rows), 1.0)
+    return counts
 
 
 def over_seeds(values: NDArray[np.floating]) -> NDArray[np.floating]:
