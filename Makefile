@@ -7,7 +7,7 @@ WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-padding bench-scaling clean
+.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ traffic: $(READY)  ## Write the table of bytes per message that the contract sui
 
 bench-engine: $(READY)  ## Time the engine against its peers and write benchmarks/engine.md
 	$(BIN)/python benchmarks/engine/bench.py
+
+bench-gpu: $(READY)  ## Time the engine on an accelerator (needs the cuda extra) and write benchmarks/engine-gpu.md
+	JAX_PLATFORMS= PYTHONPATH=benchmarks/engine $(BIN)/python benchmarks/engine/gpu.py --out benchmarks
 
 bench-padding: $(READY)  ## Measure how much local work is padding and write benchmarks/padding.md
 	$(BIN)/python benchmarks/padding.py

@@ -41,8 +41,8 @@ def wasted_share(runner: Runner, size: int | None) -> float:
     made = useful = 0
     for round_ in range(ROUNDS):
         chosen = np.asarray(_cohort(setup, runner.key, round_, runner.places))
-        # The engine sorts by rows, largest first, and fills the last chunk with repeats of the smallest client.
-        ordered = steps[chosen][np.argsort(-runner.seen.count[chosen].sum(1), kind="stable")]
+        # The engine sorts by training rows, largest first, and fills the last chunk with repeats of the smallest.
+        ordered = steps[chosen][np.argsort(-runner.seen.count[chosen, 0], kind="stable")]
         width = size or len(ordered)
         padded = np.concatenate([ordered, np.repeat(ordered[-1:], -len(ordered) % width)])
         made += (padded.reshape(-1, width).max(1) * width).sum()
@@ -58,16 +58,24 @@ def main() -> None:
         f"batch {BATCH}, {ROUNDS} rounds.",
         f"Bar: at most {BAR:.0%} of local steps wasted. Made by `make bench-padding`.",
         "",
-        "| cohort | chosen by auto | wasted, auto | wasted, all at once |",
-        "|---|---|---|---|",
+        "| cohort | chosen by auto on a CPU | wasted | wasted in chunks of 16 or more (accelerators) | wasted all at once |",
+        "|---|---|---|---|---|",
     ]
     for cohort in (10, 20, 50, 100, 200):
         runner = make_runner(cohort)
         size = runner.setup(runner.phases[-1]).executor.size
         found = wasted_share(runner, size)
         name = "all at once" if size is None else f"chunks of {size}"
-        lines.append(f"| {cohort} | {name} | {found:.1%} | {wasted_share(runner, None):.1%} |")
+        on_accelerator = wasted_share(runner, min(16, cohort))
+        at_once = wasted_share(runner, None)
+        lines.append(f"| {cohort} | {name} | {found:.1%} | {on_accelerator:.1%} | {at_once:.1%} |")
         assert found <= BAR, f"cohort {cohort}: {found:.1%} wasted"
+    lines += [
+        "",
+        "On an accelerator `auto` keeps chunks of at least 16 clients: lanes that wait cost little there, while small chunks "
+        "leave most of the device idle. The bar is met on CPUs; on an accelerator it is met only if you ask for small chunks "
+        '(`executor="chunked:2"`).',
+    ]
     text = "\n".join(lines) + "\n"
     Path(__file__).with_suffix(".md").write_text(text)
     print(text)

@@ -75,7 +75,8 @@ def main() -> None:
         f"Softmax regression {DIM} -> {CLASSES}, {ROWS} rows per client, {COHORT} clients per round, batch 10, one epoch; "
         f"best of {REPEATS} runs of {ROUNDS} rounds, {os.cpu_count()} CPU cores, jax {jax.__version__}, each row in its own "
         "process.",
-        "Growth is resident memory gained while training. Made by `make bench-scaling`.",
+        "Growth is resident memory gained from the first round on, the compiler's own memory included (most of it). Ditto's "
+        "table of private models is copied once per compiled run, not per round. Made by `make bench-scaling`.",
         "",
         "| method | clients | ms per round | data MB | private MB | growth MB | peak MB |",
         "|---|---|---|---|---|---|---|",

@@ -22,7 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Limit:
     """A setting at which a method must equal another; the contract suite checks every one.
 
-    ``world`` names the test federation: "clients", "one_client", "one_group" or "own_groups".
+    ``world`` names the test federation: "clients", "one_client", "one_group" or "own_groups". ``base`` is the method
+    a personalizer is put around for it.
     """
 
     text: str
@@ -30,6 +31,7 @@ class Limit:
     same_served_as: str = "fedavg"
     its_options: Mapping[str, Any] = field(default_factory=dict)
     world: str = "clients"
+    base: str = ""
 
 
 @dataclass(frozen=True)

@@ -109,10 +109,6 @@ class Bench:
         """The method built a second time."""
         return self.subject.build(self.subject.model, worlds.PLAN, {})
 
-    def with_plan(self, options: Mapping[str, Any], plan: Plan) -> Method:
-        """The method with other options."""
-        return self.subject.build(self.subject.model, plan, options)
-
 
 def outcome(run: Run) -> dict[str, np.ndarray]:
     """All that a run leaves behind, by name: server, private rows, visits, scores."""

@@ -166,7 +166,8 @@ def limits_hold(bench: Bench) -> None:
     for limit in bench.subject.entry.limits:
         federation = worlds.limit_world(limit.world)
         facts = {k: v for k, v in federation.facts.items() if k in bench.subject.entry.options}
-        ours = bench.with_plan({**facts, **limit.options}, worlds.FULL_BATCH)
+        subject = Subject.personalizer(bench.subject.entry, limit.base) if limit.base else bench.subject
+        ours = subject.build(subject.model, worlds.FULL_BATCH, {**facts, **limit.options})
         other = Subject.method(METHODS[limit.same_served_as])
         theirs = other.build(bench.subject.model, worlds.FULL_BATCH, limit.its_options)
         found, wanted = (predictions(one, federation, rounds=3) for one in (ours, theirs))

@@ -25,7 +25,7 @@ from plures.types import Data, Key, Method, Plan, Tree, Weights
 @personalizer(
     title="Fine-tuning",
     paper="arXiv:2206.09262",
-    limits=[Limit("no epochs: the base itself", {"epochs": 0})],
+    limits=[Limit("no epochs: the base itself", {"epochs": 0}, same_served_as="fedavg")],
 )
 def finetune(
     base: Method, *, plan: Plan | None = None, epochs: int = 5, lr: float | None = None, select: bool = True

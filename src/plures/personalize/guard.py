@@ -14,11 +14,14 @@ import jax.numpy as jnp
 from plures import tree
 from plures.errors import Unsupported
 from plures.local import mean_loss
-from plures.registry import personalizer
+from plures.registry import Limit, personalizer
 from plures.types import Data, Key, Method, Tree
 
 
-@personalizer(title="Guard")
+@personalizer(
+    title="Guard",
+    limits=[Limit("around FedAvg there is nothing to choose", same_served_as="fedavg", base="fedavg")],
+)
 def guard(base: Method) -> Method:
     """Whichever of the base's personal and common model wins on the client's valid rows."""
     if base.common is None:

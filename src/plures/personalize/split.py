@@ -19,11 +19,16 @@ from jax import Array
 from plures import tree
 from plures.errors import UnknownChoice, Unsupported
 from plures.personalize._check import needs_weights
-from plures.registry import personalizer
+from plures.registry import Limit, personalizer
 from plures.types import Data, Info, Key, Method, Model, Tree, Weights, stateless
 
 
-@personalizer(title="Split by parts", paper="arXiv:1912.00818", tags=("parts",))
+@personalizer(
+    title="Split by parts",
+    paper="arXiv:1912.00818",
+    tags=("parts",),
+    limits=[Limit("a single client shares with nobody anyway", same_served_as="fedavg", world="one_client")],
+)
 def split(base: Method, *, keep: str = "head") -> Method:
     """The base with the named part of the model private to each client."""
     needs_weights("split", base)
