@@ -100,18 +100,18 @@ def choose(*, message_bytes: int, work: Sequence[int], num_clients: int, data_by
     """A good executor for this machine: from what a client downloads and holds, and how unequal clients are.
 
     Clients run side by side as long as their models fit a CPU's cache (or a share of an accelerator's memory) and
-    their rows fit a quarter of a gigabyte, in the largest chunks that leave at most a fifth of the steps idle. An
-    accelerator gets 16 clients at a time at least: there waiting costs little, and small chunks cost much.
+    their rows fit a quarter of a gigabyte. On a CPU chunks are the largest that leave at most a fifth of the steps
+    idle; an accelerator takes all it has room for, because there lanes that wait cost next to nothing
+    (benchmarks/padding.md).
     """
     on_cpu = jax.default_backend() == "cpu"
     room = (CACHE_BYTES if on_cpu else DEVICE_BYTES) // max(message_bytes, 1)
     room = min(room, (DATA_BYTES if on_cpu else DEVICE_BYTES) // max(data_bytes, 1))
-    fewest = 1 if on_cpu else min(16, num_clients)
-    most = max(min(room, num_clients), fewest)
-    for size in (one for one in _even_sizes(num_clients) if fewest <= one <= most):
-        if idle_share(work, num_clients, size) <= WASTE:
+    most = max(min(room, num_clients), 1)
+    for size in (one for one in _even_sizes(num_clients) if one <= most):
+        if not on_cpu or idle_share(work, num_clients, size) <= WASTE:
             return vectorized if size == num_clients else chunked(size)
-    return chunked(fewest)
+    return chunked(1)
 
 
 def _even_sizes(num_clients: int) -> list[int]:

@@ -43,7 +43,7 @@ def leaderboard(result: Comparison, *, width: int = 80) -> Table:
 
 
 LEGEND = (
-    "mean ± half of its 95 % interval (bootstrap over clients); worst 10 %: nine in ten clients do better; "
+    "mean ± half of its 95 % interval (bootstrap over clients and seeds); worst 10 %: nine in ten clients do better; "
     "below alone: clients worse off than with local_only; unseen: mean over held-out clients"
 )
 
