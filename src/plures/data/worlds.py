@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -134,6 +134,26 @@ def mean_estimation_risk(lam: float, *, num_clients: int, noise: float, radius: 
     return noise / num_clients + shrink**2 * radius**2 + (1 - shrink) ** 2 * noise * (1 - 1 / num_clients)
 
 
+class Planted(NamedTuple):
+    """Clients in groups that share coefficients: inputs, x times coefficients, and a key for the rest."""
+
+    truth: NDArray[Any]  # (clients, dim)
+    group: NDArray[Any]
+    x: NDArray[Any]  # (clients, rows, dim)
+    signal: NDArray[Any]  # (clients, rows)
+    key: Key
+
+
+def _planted(num_clients: int, num_groups: int, dim: int, rows: int, gap: float, seed: int) -> Planted:
+    """Client k belongs to group k mod ``num_groups``; the groups' coefficients lie ``gap`` apart on average."""
+    _positive(num_clients=num_clients, num_groups=num_groups, dim=dim, rows=rows)
+    keys = jax.random.split(_key(seed), 3)
+    centers = gap / np.sqrt(2 * dim) * np.asarray(jax.random.normal(keys[0], (num_groups, dim)), float)
+    group = np.arange(num_clients) % num_groups
+    x = np.asarray(jax.random.normal(keys[1], (num_clients, rows, dim)))
+    return Planted(centers[group], group, x, np.einsum("crd,cd->cr", x, centers[group]), keys[2])
+
+
 @registry.world(title="Linear regression in clusters")
 def linear_clusters(
     *,
@@ -146,17 +166,12 @@ def linear_clusters(
     seed: int = 0,
 ) -> World:
     """Clients k of group k mod q share the coefficients of their group; groups lie ``gap`` apart on average."""
-    _positive(num_clients=num_clients, num_groups=num_groups, dim=dim, rows=rows)
-    keys = jax.random.split(_key(seed), 3)
-    centers = gap / np.sqrt(2 * dim) * np.asarray(jax.random.normal(keys[0], (num_groups, dim)), float)
-    group = np.arange(num_clients) % num_groups
-    x = np.asarray(jax.random.normal(keys[1], (num_clients, rows, dim)))
-    noise = np.asarray(jax.random.normal(keys[2], (num_clients, rows)))
-    y = np.einsum("crd,cd->cr", x, centers[group]) + sigma * noise
+    planted = _planted(num_clients, num_groups, dim, rows, gap, seed)
+    noise = np.asarray(jax.random.normal(planted.key, (num_clients, rows)))
     federation = _assemble(
-        x,
-        y.astype(np.float32),
-        group=group,
+        planted.x,
+        (planted.signal + sigma * noise).astype(np.float32),
+        group=planted.group,
         shares=(0.6, 0.2, 0.2),
         task="regression",
         title="linear clusters",
@@ -165,7 +180,7 @@ def linear_clusters(
     return World(
         federation=federation,
         model=linear.least_squares((dim,)),
-        truth=centers[group],
+        truth=planted.truth,
         facts={"noise_rmse": sigma},
     )
 
@@ -181,17 +196,18 @@ def logistic_clusters(
     seed: int = 0,
 ) -> World:
     """As ``linear_clusters`` with labels drawn from the logistic model; not separable, so optima exist."""
-    _positive(num_clients=num_clients, num_groups=num_groups, dim=dim, rows=rows)
-    keys = jax.random.split(_key(seed), 3)
-    centers = gap / np.sqrt(2 * dim) * np.asarray(jax.random.normal(keys[0], (num_groups, dim)), float)
-    group = np.arange(num_clients) % num_groups
-    x = np.asarray(jax.random.normal(keys[1], (num_clients, rows, dim)))
-    logits = np.einsum("crd,cd->cr", x, centers[group])
-    y = np.asarray(jax.random.bernoulli(keys[2], jax.nn.sigmoid(jnp.asarray(logits)))).astype(np.int32)
+    planted = _planted(num_clients, num_groups, dim, rows, gap, seed)
+    y = jax.random.bernoulli(planted.key, jax.nn.sigmoid(jnp.asarray(planted.signal)))
     federation = _assemble(
-        x, y, group=group, shares=(0.6, 0.2, 0.2), num_classes=2, title="logistic clusters", seed=seed
+        planted.x,
+        np.asarray(y, np.int32),
+        group=planted.group,
+        shares=(0.6, 0.2, 0.2),
+        num_classes=2,
+        title="logistic clusters",
+        seed=seed,
     )
-    return World(federation=federation, model=linear.logistic((dim,)), truth=centers[group])
+    return World(federation=federation, model=linear.logistic((dim,)), truth=planted.truth)
 
 
 def density_truth(
