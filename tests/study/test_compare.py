@@ -7,9 +7,10 @@ import pytest
 from plures import compare
 from plures.contract import worlds
 from plures.data import load
-from plures.errors import BadData, BadValue
+from plures.errors import BadData, BadFile, BadValue
 from plures.methods.fedavg import fedavg
 from plures.study import Comparison
+from plures.study.compare import run_folder
 
 
 def table(scores, *, loss=0.5):
@@ -91,3 +92,21 @@ def test_what_leaves_nothing_to_compare_is_refused(methods, seeds, said):
 def test_a_federation_without_test_rows_is_refused():
     with pytest.raises(BadData, match="no client has test rows"):
         compare(["fedavg"], load("mean_estimation", num_clients=4), rounds=1)
+
+
+def test_labels_never_share_a_folder(tmp_path):
+    labels = ["a", "é", "ü", "a|b", "a:b", "a/b", "..", "."]
+
+    folders = [run_folder(tmp_path, label, 0) for label in labels]
+
+    assert len({str(folder) for folder in folders}) == len(labels)
+    assert all(folder.resolve().parent.parent == (tmp_path / "runs").resolve() for folder in folders)
+
+
+def test_a_kept_run_with_other_settings_is_refused(tmp_path):
+    seen, _ = worlds.awkward()
+    mine = {"mine": fedavg(worlds.model(), plan=worlds.PLAN)}
+    compare(mine, seen, rounds=1, seeds=(0,), executor="vectorized", out=tmp_path)
+
+    with pytest.raises(BadFile, match="holds a run with other settings"):
+        compare(mine, seen, rounds=2, seeds=(0,), executor="vectorized", out=tmp_path)

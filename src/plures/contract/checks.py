@@ -120,7 +120,8 @@ def resumed_equals_uninterrupted(bench: Bench) -> None:
 def numbers_stay_finite(bench: Bench) -> None:
     """An empty client, a client with one class and a federation of one client give finite numbers."""
     _all_finite("with an empty client", outcome(bench.base))
-    probe = predictions(bench.method, worlds.limit_world("one_client"), rounds=2)
+    alone = replace(worlds.limit_world("one_client"), num_groups=bench.method.num_groups)
+    probe = predictions(bench.method, alone, rounds=2)
     if not np.isfinite(probe).all():
         raise ContractBroken("with a single client predictions are not finite")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jax
 import numpy as np
@@ -181,10 +181,9 @@ def _built(
 
 
 def run_folder(out: Path, method: str, seed: int) -> Path:
-    """Where one run of a study is kept; labels that look alike as file names get a number of their own."""
-    plain = re.sub(r"[^A-Za-z0-9_=-]+", "+", method)
-    mark = "" if plain == method else f"-{zlib.crc32(method.encode()):08x}"
-    return out / "runs" / f"{plain}{mark}" / f"seed-{seed}"
+    """Where one run of a study is kept: different labels have different folders, whatever is in them."""
+    name = quote(method, safe="=,+")
+    return out / "runs" / (name if name.strip(".") else name.replace(".", "%2E")) / f"seed-{seed}"
 
 
 def header(method: str, seed: int, config: Mapping[str, Any] | None) -> dict[str, Any]:
