@@ -65,6 +65,6 @@ def test_study_runs_and_is_not_run_twice(tmp_path):
     second = output_of(tmp_path, "-m", "plures", "resume", "study")
 
     assert re.search(r"^ ditto:lam=0\.01 +0\.\d+", first, re.MULTILINE)
-    assert second == first
+    assert second == "10 finished runs are kept from before in study\n" + first
     assert len(finished) == 10
     assert [path.stat().st_mtime_ns for path in finished] == stamps
