@@ -121,6 +121,7 @@ METHODS = Registry("method")
 PERSONALIZERS = Registry("personalizer")
 MODELS = Registry("model")
 DATASETS = Registry("data set")
+PARTITIONERS = Registry("partitioner")
 CHANNELS = Registry("channel")
 WORLDS = Registry("world")
 REPRODUCTIONS = Registry("reproduction")
@@ -129,6 +130,73 @@ method = METHODS.register
 personalizer = PERSONALIZERS.register
 model = MODELS.register
 dataset = DATASETS.register
+partitioner = PARTITIONERS.register
 channel = CHANNELS.register
 world = WORLDS.register
 reproduction = REPRODUCTIONS.register
+
+
+@dataclass(frozen=True)
+class Named:
+    """A name and its options, as in ``ditto:lam=0.5``."""
+
+    entry: Entry
+    options: Mapping[str, Any]
+
+    @staticmethod
+    def parse(text: str, registry: Registry) -> Named:
+        """From text; options are checked against the factory's own signature.
+
+        >>> known = Registry("example")
+        >>> _ = known.register(title="Rabbits", name="rabbits")(lambda *, num: num)
+        >>> Named.parse("rabbits:weight=2", known)
+        Traceback (most recent call last):
+        plures.errors.UnknownChoice: no option of rabbits is called 'weight'. Known: num
+        """
+        name, _, rest = text.strip().partition(":")
+        entry = registry[name]
+        pairs = [part for part in rest.split(",") if part.strip()]
+        for pair in pairs:
+            if "=" not in pair:
+                raise BadValue(f"option of {name}", pair, "name=value")
+        split = [pair.partition("=") for pair in pairs]
+        given = {key.strip(): value.strip() for key, _, value in split}
+        if len(given) < len(split):
+            raise BadValue(f"options of {name}", rest, "a list in which each option is given once")
+        for key in given:
+            if key not in entry.options:
+                raise UnknownChoice(f"option of {name}", key, entry.options)
+        hints = typing.get_type_hints(entry.factory)
+        return Named(entry, {key: convert(key, value, hints[key]) for key, value in given.items()})
+
+
+def convert(name: str, text: str, kind: Any) -> Any:
+    """Text as the type an option is annotated with.
+
+    >>> convert("hidden", "64x32", tuple[int, ...])
+    (64, 32)
+    """
+    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if type(None) in options and text.lower() == "none":
+        return None
+    for option in options:
+        try:
+            return _as(text, option)
+        except ValueError:
+            continue
+    wanted = " or ".join(getattr(option, "__name__", str(option)) for option in options)
+    raise BadValue(name, text, f"of type {wanted}")
+
+
+def _as(text: str, kind: Any) -> Any:
+    if kind is bool:
+        words = {"true": True, "false": False, "yes": True, "no": False}
+        if text.lower() not in words:
+            raise ValueError(text)
+        return words[text.lower()]
+    if kind in (int, float, str):
+        return kind(text)
+    if typing.get_origin(kind) is tuple:
+        inner = typing.get_args(kind)[0]
+        return tuple(inner(part.strip()) for part in text.split("+" if inner is str else "x") if part.strip())
+    raise ValueError(text)

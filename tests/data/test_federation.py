@@ -251,7 +251,7 @@ def test_named_clients_are_held_out():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({}, BadValue, "hold_out must be either num_clients or a list of clients, got (None, None)"),
+        ({}, BadValue, "hold_out must be num_clients, share or clients: these data set no clients aside, got None"),
         ({"num_clients": 0}, BadValue, "num_clients must be between 1 and 9, got 0"),
         ({"num_clients": 10}, BadValue, "num_clients must be between 1 and 9, got 10"),
         (

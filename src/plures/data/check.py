@@ -50,10 +50,18 @@ def _check_finite(name: str, values: NDArray[Any]) -> None:
     if values.dtype.kind not in "fiub":
         raise BadData(f"{name} must hold numbers, got dtype {values.dtype}")
     if values.dtype.kind == "f":
-        bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+        bad = _rows_not_finite(values)
         if len(bad):
             where = f"row {bad[0]}" if len(bad) == 1 else f"{len(bad)} rows, the first is row {bad[0]}"
             raise BadData(f"{name} holds NaN or infinity in {where}")
+
+
+def _rows_not_finite(values: NDArray[Any], block: int = 65536) -> NDArray[np.int64]:
+    """Rows with NaN or infinity, looked for in blocks: large data need no second copy."""
+    if len(values) > block:
+        starts = range(0, len(values), block)
+        return np.concatenate([first + _rows_not_finite(values[first : first + block]) for first in starts])
+    return np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
 
 
 def _check_classes(y: NDArray[Any], num_classes: int | None) -> int:
@@ -76,10 +84,13 @@ def check_shares(shares: Sequence[float]) -> None:
 
 
 def split_codes(split: ArrayLike, length: int, splits: Sequence[str]) -> NDArray[np.int64]:
-    """0, 1, 2 for "train", "valid", "test"."""
-    given = as_array("split", split).astype(str)
+    """0, 1, 2 for "train", "valid", "test"; numbers stay what they are."""
+    given = as_array("split", split)
     if len(given) != length:
         raise BadData(f"split must have one entry per example, got {len(given)} for {length}")
+    if given.dtype.kind in "iu" and given.min() >= 0 and given.max() < len(splits):
+        return given.astype(np.int64)
+    given = given.astype(str)
     for word in np.unique(given):
         if word not in splits:
             raise UnknownChoice("split", str(word), splits)

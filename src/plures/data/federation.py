@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plures.data.check import as_array, check_arrays, check_shares, labels_of, one_per_client, split_codes
+from plures.data.check import as_array, check_arrays, labels_of, one_per_client, split_codes
+from plures.data.splits import at_random
 from plures.errors import BadData, BadValue, UnknownChoice, Unsupported
 from plures.keys import Purpose, derive, root
 from plures.types import Model
@@ -29,6 +30,8 @@ class Federation:
     """Many clients' examples with their splits, and where known their planted group and domain.
 
     ``start`` and ``count`` are (clients, 3): where each client's train, valid and test rows lie in ``x``, ``y``.
+    ``apart`` marks clients that the data themselves set aside as unseen: ``hold_out()`` without arguments takes
+    those. ``notes`` are warnings a report must carry (rows left out, clients too small to split).
     """
 
     x: NDArray[Any]
@@ -44,6 +47,8 @@ class Federation:
     num_groups: int = 0
     num_domains: int = 0
     title: str = "federation"
+    apart: NDArray[np.bool_] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def num_clients(self) -> int:
@@ -115,42 +120,67 @@ class Federation:
             names=tuple(self.names[row] for row in chosen),
             group=None if self.group is None else self.group[chosen],
             domain=None if self.domain is None else self.domain[chosen],
+            apart=None if self.apart is None else self.apart[chosen],
         )
 
     def subset(self, clients: Sequence[str]) -> Federation:
         """Some clients by name, as a federation of its own (uids from 0 on)."""
-        self._check_names(clients)
-        where = {name: row for row, name in enumerate(self.names)}
-        return self.take([where[name] for name in clients]).renumbered(0)
+        return self.take(self._rows_named(clients)).renumbered(0)
 
     def hold_out(
-        self, *, num_clients: int | None = None, clients: Sequence[str] | None = None, seed: int = 0
+        self,
+        *,
+        num_clients: int | None = None,
+        share: float | None = None,
+        clients: Sequence[str] | None = None,
+        seed: int = 0,
     ) -> tuple[Federation, Federation]:
-        """(seen, unseen): some clients, drawn at random or named, kept out of training."""
-        if (num_clients is None) == (clients is None):
-            raise BadValue("hold_out", (num_clients, clients), "either num_clients or a list of clients")
-        if clients is None:
-            if not 0 < (num_clients or 0) < self.num_clients:
-                raise BadValue("num_clients", num_clients, f"between 1 and {self.num_clients - 1}")
-            order = jax.random.permutation(derive(root(seed), Purpose.HOLD_OUT), self.num_clients)
-            by_uid = np.argsort(self.uid)
-            out = by_uid[np.asarray(order)[:num_clients]]
+        """(seen, unseen): some clients kept out of training, by number or share (at random) or by name.
+
+        Without any of these: the clients the data themselves set aside.
+        """
+        if sum(given is not None for given in (num_clients, share, clients)) > 1:
+            raise BadValue("hold_out", (num_clients, share, clients), "one of num_clients, share and clients")
+        if clients is not None:
+            out = self._rows_named(clients)
+        elif num_clients is None and share is None:
+            out = self._set_aside()
         else:
-            self._check_names(clients)
-            out = np.array([self.names.index(name) for name in clients])
+            out = self._drawn(share_to_number(share, self.num_clients) if share is not None else num_clients, seed)
         kept = np.setdiff1d(np.arange(self.num_clients), out)
         if not len(kept):
             raise BadValue("clients", list(clients or ()), "a list that leaves at least one client to train")
-        return self.take(kept).renumbered(0), self.take(np.sort(out)).renumbered(len(kept))
+        seen, unseen = self.take(kept).renumbered(0), self.take(np.sort(out)).renumbered(len(kept))
+        return replace(seen, apart=None), replace(unseen, apart=None)
 
-    def _check_names(self, clients: Sequence[str]) -> None:
+    def _drawn(self, number: int | None, seed: int) -> NDArray[np.int64]:
+        if not 0 < (number or 0) < self.num_clients:
+            raise BadValue("num_clients", number, f"between 1 and {self.num_clients - 1}")
+        order = jax.random.permutation(derive(root(seed), Purpose.HOLD_OUT), self.num_clients)
+        return np.argsort(self.uid)[np.asarray(order)[:number]]
+
+    def _set_aside(self) -> NDArray[np.int64]:
+        if self.apart is None or not self.apart.any():
+            raise BadValue("hold_out", None, "num_clients, share or clients: these data set no clients aside")
+        return np.flatnonzero(self.apart)
+
+    def _rows_named(self, clients: Sequence[str]) -> NDArray[np.int64]:
+        """The rows of clients by name; unknown and repeated names are refused."""
         if not len(clients):
             raise BadValue("clients", list(clients), "a list with at least one client")
+        where = {name: row for row, name in enumerate(self.names)}
+        twice = set()
         for name in clients:
-            if name not in self.names:
+            if name not in where:
                 raise UnknownChoice("client", name, self.names)
-            if list(clients).count(name) > 1:
+            if name in twice:
                 raise BadValue("clients", list(clients), f"a list without repeats ('{name}' is there twice)")
+            twice.add(name)
+        return np.array([where[name] for name in clients], np.int64)
+
+    def noted(self, *notes: str) -> Federation:
+        """The same federation with further warnings for the report."""
+        return replace(self, notes=self.notes + notes)
 
     def renumbered(self, first: int) -> Federation:
         """The same clients with uids from ``first`` on, in the order of their uids."""
@@ -206,27 +236,14 @@ def from_arrays(
     numbers, owner = np.unique(owners, return_inverse=True)
     names = numbers.astype(str)
     _check_expected(names, clients)
-    sizes = np.bincount(owner)
     if split is None:
-        check_shares(shares)
-        codes = _cut(owner, sizes, shares, seed)
+        codes = at_random(derive(root(seed), Purpose.SPLIT), owner, shares)
     else:
         codes = split_codes(split, len(owner), SPLITS)
-    count = np.zeros((len(names), 3), np.int64)
-    np.add.at(count, (owner, codes), 1)
-    without = np.flatnonzero(count[:, 0] == 0)
-    if len(without):
-        raise BadData(f"client '{names[without[0]]}' has no training rows; give it some, or leave it out")
-    order = np.lexsort((codes, owner))
-    ends = np.cumsum(count.ravel())
     groups = one_per_client("group", group, names)
     domains = one_per_client("domain", domain, names)
-    return Federation(
-        x=x[order],
-        y=y[order],
-        start=(ends - count.ravel()).reshape(count.shape),
-        count=count,
-        uid=np.arange(len(names)),
+    return assemble(
+        Examples(x, y, owner, codes),
         names=tuple(str(name) for name in names),
         task=task,
         num_classes=classes,
@@ -236,6 +253,59 @@ def from_arrays(
         num_domains=0 if domains is None else int(domains.max()) + 1,
         title=title,
     )
+
+
+class Examples(NamedTuple):
+    """Flat examples with the client's number and the split code (0, 1, 2) of each; ``rows`` picks some of them."""
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    owner: NDArray[np.int64]
+    codes: NDArray[np.int64]
+    rows: NDArray[np.int64] | None = None
+
+
+def assemble(examples: Examples, *, names: tuple[str, ...], in_place: bool = False, **facts: Any) -> Federation:
+    """A federation from examples known to be sound: one copy of them, in the order of clients and splits.
+
+    With ``in_place`` the given arrays are put in order themselves, for data that barely fit the memory.
+    """
+    x, y, owner, codes, rows = examples
+    cell = owner.astype(np.int64) * 3 + codes
+    count = np.bincount(cell, minlength=3 * len(names)).reshape(len(names), 3)
+    without = np.flatnonzero(count[:, 0] == 0)
+    if len(without):
+        raise BadData(f"client '{names[without[0]]}' has no training rows; give it some, or leave it out")
+    order = np.argsort(cell, kind="stable")
+    order = order if rows is None else rows[order]
+    start = np.cumsum(count.ravel()) - count.ravel()
+    return Federation(
+        x=_put_in_order(x, order, in_place),
+        y=_put_in_order(y, order, in_place),
+        start=start.reshape(count.shape),
+        count=count,
+        uid=np.arange(len(names)),
+        names=names,
+        **facts,
+    )
+
+
+def _put_in_order(values: NDArray[Any], order: NDArray[np.int64], in_place: bool) -> NDArray[Any]:
+    """The rows in this order; in place a few columns at a time, so that scratch stays small."""
+    if not in_place or len(order) != len(values) or not values.flags.c_contiguous or not values.flags.writeable:
+        return values[order]
+    columns = values.reshape(len(values), -1)
+    width = max(columns.shape[1] // 16, 1)
+    for first in range(0, columns.shape[1], width):
+        columns[:, first : first + width] = columns[order, first : first + width]
+    return values
+
+
+def share_to_number(share: float, num_clients: int) -> int:
+    """How many clients a share of them is: at least one, and at least one left."""
+    if not 0 < share < 1:
+        raise BadValue("share", share, "a number between 0 and 1")
+    return min(max(round(share * num_clients), 1), max(num_clients - 1, 1))
 
 
 def _check_expected(names: NDArray[Any], clients: Sequence[str] | None) -> None:
@@ -251,24 +321,3 @@ def _check_expected(names: NDArray[Any], clients: Sequence[str] | None) -> None:
     unlisted = sorted(set(names) - set(expected))
     if unlisted:
         raise BadData(f"client '{unlisted[0]}' has rows but is not listed; add it to the list of clients")
-
-
-def _cut(
-    owner: NDArray[np.int64], sizes: NDArray[np.int64], shares: tuple[float, float, float], seed: int
-) -> NDArray[np.int64]:
-    """Split codes: within each client a random order is cut into train, valid and test.
-
-    From three rows on a client gets at least one row of each wanted part; training always has one.
-    """
-    chance = np.asarray(jax.random.uniform(derive(root(seed), Purpose.SPLIT), owner.shape))
-    order = np.lexsort((chance, owner))
-    rank = np.empty_like(owner)
-    first = np.cumsum(sizes) - sizes
-    rank[order] = np.arange(len(owner)) - first[owner[order]]
-    test = np.where(shares[2] > 0, np.maximum(np.rint(shares[2] * sizes), 1), 0)
-    for_valid = (shares[1] > 0) & (sizes >= 3)
-    test = np.minimum(test, np.maximum(sizes - 1 - for_valid, 0))
-    valid = np.where(shares[1] > 0, np.maximum(np.rint(shares[1] * sizes), 1), 0)
-    valid = np.minimum(valid, np.maximum(sizes - test - 1, 0))
-    train = (sizes - test - valid).astype(np.int64)
-    return (rank >= train[owner]).astype(np.int64) + (rank >= (train + valid)[owner])

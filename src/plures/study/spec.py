@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import types
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from plures import channel, methods, models, personalize
 from plures.data import Federation
-from plures.errors import BadValue, UnknownChoice, Unsupported
-from plures.registry import CHANNELS, METHODS, MODELS, PERSONALIZERS, Entry, Registry
+from plures.errors import Unsupported
+from plures.registry import CHANNELS, METHODS, MODELS, PERSONALIZERS, Named, convert
 from plures.types import Channel, Method, Model, Plan
 
 __all__ = [
@@ -21,41 +18,11 @@ __all__ = [
     "build_method",
     "build_model",
     "channel",
+    "convert",
     "methods",
     "models",
     "personalize",
 ]
-
-
-@dataclass(frozen=True)
-class Named:
-    """A name and its options, as in ``ditto:lam=0.5``."""
-
-    entry: Entry
-    options: Mapping[str, Any]
-
-    @staticmethod
-    def parse(text: str, registry: Registry) -> Named:
-        """From text; options are checked against the factory's own signature.
-
-        >>> Named.parse("ditto:lam=2", METHODS).options
-        {'lam': 2.0}
-        """
-        name, _, rest = text.strip().partition(":")
-        entry = registry[name]
-        pairs = [part for part in rest.split(",") if part.strip()]
-        for pair in pairs:
-            if "=" not in pair:
-                raise BadValue(f"option of {name}", pair, "name=value")
-        split = [pair.partition("=") for pair in pairs]
-        given = {key.strip(): value.strip() for key, _, value in split}
-        if len(given) < len(split):
-            raise BadValue(f"options of {name}", rest, "a list in which each option is given once")
-        for key in given:
-            if key not in entry.options:
-                raise UnknownChoice(f"option of {name}", key, entry.options)
-        hints = typing.get_type_hints(entry.factory)
-        return Named(entry, {key: convert(key, value, hints[key]) for key, value in given.items()})
 
 
 def build_method(text: str, model: Model, *, plan: Plan, facts: Mapping[str, int] | None = None) -> Method:
@@ -111,35 +78,3 @@ def _filled(named: Named, plan: Plan, facts: Mapping[str, int]) -> dict[str, Any
         if parameter.default is parameter.empty and name not in options:
             raise Unsupported(f"{named.entry.name} needs {name}, which these data do not tell; set {name}=...")
     return options
-
-
-def convert(name: str, text: str, kind: Any) -> Any:
-    """Text as the type an option is annotated with.
-
-    >>> convert("hidden", "64x32", tuple[int, ...])
-    (64, 32)
-    """
-    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    if type(None) in options and text.lower() == "none":
-        return None
-    for option in options:
-        try:
-            return _as(text, option)
-        except ValueError:
-            continue
-    wanted = " or ".join(getattr(option, "__name__", str(option)) for option in options)
-    raise BadValue(name, text, f"of type {wanted}")
-
-
-def _as(text: str, kind: Any) -> Any:
-    if kind is bool:
-        words = {"true": True, "false": False, "yes": True, "no": False}
-        if text.lower() not in words:
-            raise ValueError(text)
-        return words[text.lower()]
-    if kind in (int, float, str):
-        return kind(text)
-    if typing.get_origin(kind) is tuple:
-        inner = typing.get_args(kind)[0]
-        return tuple(inner(part) for part in text.split("x") if part)
-    raise ValueError(text)
