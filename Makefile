@@ -7,7 +7,7 @@ WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling clean
+.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data pictures clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -33,10 +33,10 @@ test-all: $(READY)  ## Run the test suite with the slow tests
 check: $(READY) format lint types test  ## Format, lint, types and tests
 
 format: $(READY)  ## Format the code
-	$(BIN)/ruff format src tests benchmarks examples
+	$(BIN)/ruff format src tests benchmarks examples docs
 
 lint: $(READY)  ## Lint the code
-	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples docs
 
 types: $(READY)  ## Check types (strict on src/)
 	$(BIN)/mypy
@@ -55,6 +55,12 @@ bench-padding: $(READY)  ## Measure how much local work is padding and write ben
 
 bench-scaling: $(READY)  ## Measure time and memory against the number of clients and write benchmarks/scaling.md
 	$(BIN)/python benchmarks/scaling.py
+
+bench-data: $(READY)  ## Pooled, alone and FedAvg on every data set (needs PLURES_DATA); writes benchmarks/data.md
+	$(BIN)/python benchmarks/data.py
+
+pictures: $(READY)  ## Draw the pictures of docs/heterogeneity
+	$(BIN)/python docs/heterogeneity/draw.py
 
 clean:  ## Remove what the targets made
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache runs benchmarks/.envs

@@ -175,7 +175,9 @@ def test_a_value_out_of_range_is_refused_in_one_line(found):
 def test_a_sound_study_passes_the_check():
     study = make_study({"data": WORLD, "methods": ["fedavg", "ditto|guard"], "channels": ["clip"]})
 
-    assert study.check() is None
+    seen, unseen = study.check()
+
+    assert (seen.num_clients, unseen) == (6, None)
 
 
 def test_the_check_lists_every_method_and_channel_that_fails():
@@ -198,9 +200,9 @@ def test_the_check_lists_every_method_and_channel_that_fails():
     [
         (
             {"data": {"name": "digit"}},
-            "no data set is called 'digit'; did you mean 'digits'? Known: density, digits",
+            "no data set, file or folder is called 'digit'; did you mean 'digits'? Known: ",
         ),
-        ({"model": "mene"}, "no model is called 'mene'; did you mean 'mean'? Known: density"),
+        ({"model": "mene"}, "no model is called 'mene'; did you mean 'mean'? Known: "),
         (
             {"data": {**WORLD, "options": {"row": 2}}},
             "no option of mean_estimation is called 'row'; did you mean 'rows'",
@@ -219,7 +221,7 @@ def test_the_check_refuses_to_hold_out_everybody(hold_out):
     with pytest.raises(BadValue) as refusal:
         make_study({"data": {**WORLD, "hold_out": hold_out}}).check()
 
-    assert str(refusal.value) == f"hold_out must be less than the 6 clients there are, got {hold_out}"
+    assert str(refusal.value) == f"hold_out must be between 0 and 5 of the 6 clients, got {hold_out}"
 
 
 def test_the_check_lists_mistakes_in_the_model_and_the_methods_together():

@@ -22,7 +22,7 @@ from plures.cli.skeleton import write_skeleton
 from plures.contract import check_method
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ALL_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 REGISTRIES = [one for one in vars(registry).values() if isinstance(one, registry.Registry)]
 COMMAND = typer.main.get_command(app)

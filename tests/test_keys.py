@@ -122,6 +122,7 @@ def test_purposes_keep_their_numbers():
         "DATA",
         "SPLIT",
         "HOLD_OUT",
+        "PARTITION",
     ]
 
     assert {purpose.name: int(purpose) for purpose in Purpose} == {name: i for i, name in enumerate(order)}

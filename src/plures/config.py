@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import optax
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from plures import data
-from plures.data import Federation
+from plures.data import DataSpec, Federation
+from plures.data.loading import known_set
 from plures.engine.cohort import cohort
 from plures.engine.executors import executor
 from plures.errors import BadFile, BadValue, UnknownChoice, UserError
 from plures.keys import root
-from plures.registry import DATASETS, WORLDS
 from plures.study import build_channel, build_method, build_model, default_methods, default_model
 from plures.types import Plan
 
@@ -29,12 +28,35 @@ class Part(BaseModel):
 
 
 class DataPart(Part):
-    """Which federation, and how many clients are held out of training."""
+    """Which federation, and which clients are held out of training.
+
+    ``name`` is a data set or world with partitioners joined by ``|``, or the path of own data; ``options`` are
+    those of the set, or of the table (target, client and so on).
+    """
 
     name: str = "digits"
-    hold_out: int = Field(default=8, ge=0)
+    hold_out: Any = None
     hold_out_seed: int = 0
+    data_dir: str | None = None
     options: dict[str, Any] = {}
+
+    @field_validator("hold_out")
+    @classmethod
+    def _check_hold_out(cls, given: Any) -> Any:
+        number = isinstance(given, int | float) and not isinstance(given, bool)
+        if number and given >= 0 and (given < 1 or given == int(given)):
+            return int(given) if given == int(given) else given
+        if given is None or (isinstance(given, list | tuple) and all(isinstance(one, str) for one in given)):
+            return given
+        raise ValueError("a number of clients, a share below 1, or a list of names")
+
+    @property
+    def spec(self) -> DataSpec:
+        """What is to be loaded."""
+        options, entry = dict(self.options), known_set(self.name)
+        if self.data_dir is not None and entry is not None and "data_dir" in entry.options:
+            options["data_dir"] = self.data_dir
+        return DataSpec(text=self.name, options=options, hold_out=self.hold_out, seed=self.hold_out_seed)
 
 
 class PlanPart(Part):
@@ -75,17 +97,10 @@ class Study(Part):
 
     def federations(self) -> tuple[Federation, Federation | None]:
         """(seen, unseen) clients."""
-        if self.data.name not in DATASETS and self.data.name not in WORLDS:
-            raise UnknownChoice("data set", self.data.name, [*DATASETS, *WORLDS])
-        whole = data.load(self.data.name, **self.data.options)
-        if self.data.hold_out == 0:
-            return whole, None
-        if self.data.hold_out >= whole.num_clients:
-            raise BadValue("hold_out", self.data.hold_out, f"less than the {whole.num_clients} clients there are")
-        return whole.hold_out(num_clients=self.data.hold_out, seed=self.data.hold_out_seed)
+        return self.data.spec.load()
 
-    def check(self) -> None:
-        """Build everything once and raise one error that lists every mistake."""
+    def check(self) -> tuple[Federation, Federation | None]:
+        """(seen, unseen) clients, after everything was built once; one error lists every mistake."""
         mistakes: list[UserError] = []
 
         def tried(build: Callable[[], Any]) -> Any:
@@ -117,6 +132,8 @@ class Study(Part):
             raise mistakes[0]
         if mistakes:
             raise UserError("; ".join(str(error) for error in mistakes))
+        loaded: tuple[Federation, Federation | None] = found
+        return loaded
 
 
 def read_study(path: Path) -> Study:
@@ -147,7 +164,8 @@ def _said(mistake: Any) -> str:
     if mistake["type"] == "extra_forbidden":
         known = _fields_at(mistake["loc"][:-1])
         return str(UnknownChoice("setting", str(mistake["loc"][-1]), known))
-    wanted = mistake["msg"].removeprefix("Input should be ").replace("a valid tuple", "a list")
+    wanted = mistake["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    wanted = wanted.replace("a valid tuple", "a list")
     if mistake["type"] == "too_short":
         wanted = "a list with at least one entry"
     return str(BadValue(place, mistake["input"], wanted[0].lower() + wanted[1:]))

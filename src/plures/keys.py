@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     DATA = 8
     SPLIT = 9
     HOLD_OUT = 10
+    PARTITION = 11
 
 
 def root(seed: int) -> Key:

@@ -6,7 +6,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from plures import data
-from plures.data.digits import SMALLEST, client_sizes, digits, turned
+from plures.data.digits import SMALLEST, digits, turned
+from plures.data.partition.sizes import lognormal_sizes
 from plures.errors import BadValue, UnknownChoice
 
 IMAGES = load_digits().images / 16.0
@@ -50,14 +51,14 @@ def test_every_client_has_rows_of_every_split(federation):
 
 @pytest.mark.parametrize(("num_clients", "spread"), [(4, 0.5), (40, 0.5), (40, 2.0), (119, 1.0), (7, 0.0)])
 def test_sizes_add_up_to_all_images(num_clients, spread):
-    sizes = client_sizes(jax.random.key(0), 1797, num_clients, spread)
+    sizes = lognormal_sizes(jax.random.key(0), 1797, num_clients, spread, SMALLEST)
 
     assert sizes.sum() == 1797
     assert sizes.min() >= SMALLEST
 
 
 def test_no_spread_gives_equal_sizes():
-    sizes = client_sizes(jax.random.key(0), 1797, 40, 0.0)
+    sizes = lognormal_sizes(jax.random.key(0), 1797, 40, 0.0, SMALLEST)
 
     assert sizes.max() - sizes.min() <= 1
 
@@ -117,7 +118,7 @@ def test_loading_checks_the_options():
 
 def test_loading_an_unknown_name_is_refused():
     with pytest.raises(
-        UnknownChoice, match=r"^no data set is called 'digts'; did you mean 'digits'\? Known: density, digits"
+        UnknownChoice, match=r"^no data set, file or folder is called 'digts'; did you mean 'digits'\?"
     ):
         data.load("digts")
 

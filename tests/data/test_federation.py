@@ -1,11 +1,15 @@
 """Federations: flat storage, splits, held-out clients."""
 
+import tracemalloc
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
 
 from plures.data import SPLITS, from_arrays, load
-from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.data.federation import Examples, assemble, share_to_number
+from plures.errors import BadData, BadValue, UnknownChoice, Unsupported
 from plures.models import linear
 
 # Interleaved on purpose: rows of a client do not lie together in what the user gives.
@@ -118,6 +122,24 @@ def test_given_splits_are_kept():
         for part in SPLITS:
             mine = X[(name == CLIENT) & (split == part), 0]
             assert sorted(found.rows_of(name, part)[0][:, 0].tolist()) == mine.tolist()
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int8, np.uint8])
+def test_splits_may_be_given_as_codes(kind):
+    codes = np.array([0, 1, 0, 2, 2, 0, 0, 0, 0, 1])
+
+    found, expected = federation(split=codes.astype(kind)), federation(split=np.array(SPLITS)[codes])
+
+    np.testing.assert_array_equal(found.count, expected.count)
+    np.testing.assert_array_equal(found.x, expected.x)
+
+
+@pytest.mark.parametrize("code", [-1, 3])
+def test_a_code_of_no_split_is_refused(code):
+    with pytest.raises(UnknownChoice) as refusal:
+        federation(split=[code] * 10)
+
+    assert str(refusal.value) == f"no split is called '{code}'. Known: test, train, valid"
 
 
 def test_a_list_of_all_clients_changes_nothing():
@@ -273,6 +295,70 @@ def test_a_hold_out_that_cannot_work_is_refused(options, error, message):
     assert str(refusal.value) == message
 
 
+@pytest.mark.parametrize(("share", "number"), [(0.3, 3), (0.34, 3), (0.36, 4), (0.01, 1), (0.99, 9)])
+def test_a_share_of_the_clients_is_held_out(share, number):
+    """Rounded, at least one and at least one left; the same clients as by that number."""
+    seen, unseen = MANY.hold_out(share=share, seed=4)
+
+    assert (seen.num_clients, unseen.num_clients) == (10 - number, number)
+    assert unseen.names == MANY.hold_out(num_clients=number, seed=4)[1].names
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])
+def test_a_share_that_is_none_or_all_is_refused(share):
+    with pytest.raises(BadValue) as refusal:
+        MANY.hold_out(share=share)
+
+    assert str(refusal.value) == f"share must be a number between 0 and 1, got {share}"
+
+
+@pytest.mark.parametrize(("share", "num_clients", "expected"), [(0.5, 2, 1), (0.9, 2, 1), (0.5, 7, 4), (0.5, 1, 1)])
+def test_a_share_leaves_someone_where_it_can(share, num_clients, expected):
+    assert share_to_number(share, num_clients) == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_clients": 2, "share": 0.5},
+        {"num_clients": 2, "clients": ["c1"]},
+        {"share": 0.5, "clients": ["c1"]},
+        {"num_clients": 2, "share": 0.5, "clients": ["c1"]},
+    ],
+)
+def test_two_ways_to_hold_out_at_once_are_refused(options):
+    with pytest.raises(BadValue, match=r"^hold_out must be one of num_clients, share and clients, got"):
+        MANY.hold_out(**options)
+
+
+SET_APART = replace(MANY, apart=np.isin(np.arange(10), [1, 4]))
+
+
+def test_without_a_number_those_that_the_data_set_aside_are_held_out():
+    seen, unseen = SET_APART.hold_out()
+
+    assert (unseen.names, unseen.uid.tolist()) == (("c1", "c4"), [8, 9])
+    assert (seen.num_clients, seen.uid.tolist()) == (8, list(range(8)))
+
+
+def test_who_is_set_aside_follows_the_clients():
+    shuffled = SET_APART.take([4, 0, 1, 9])
+
+    assert shuffled.apart.tolist() == [True, False, True, False]
+    assert shuffled.hold_out()[1].names == ("c4", "c1")
+
+
+@pytest.mark.parametrize("options", [{}, {"num_clients": 3}, {"share": 0.2}, {"clients": ["c5"]}])
+def test_parts_set_nobody_aside_any_more(options):
+    assert [part.apart for part in SET_APART.hold_out(**options)] == [None, None]
+
+
+@pytest.mark.parametrize("apart", [None, np.zeros(10, bool)])
+def test_data_that_set_nobody_aside_say_so(apart):
+    with pytest.raises(BadValue, match=r"these data set no clients aside, got None$"):
+        replace(MANY, apart=apart).hold_out()
+
+
 @pytest.mark.parametrize("clients", [["c1", "c1"], []])
 def test_a_hold_out_of_doubled_or_no_clients_is_refused(clients):
     with pytest.raises(BadValue):
@@ -310,6 +396,7 @@ def test_describe_gives_the_size_and_shape_in_a_few_numbers():
         "domains": None,
         "without_valid_rows": ["c2"],
         "without_test_rows": ["c2"],
+        "notes": [],
     }
 
 
@@ -350,3 +437,125 @@ def test_a_part_of_a_federation_keeps_the_number_of_groups():
 def test_a_model_that_does_not_fit_is_refused(model, said):
     with pytest.raises(Unsupported, match=said):
         load("digits", num_clients=8).check_model(model)
+
+
+# Assembling: rows of two clients, given in another order than they are stored in.
+OWNER, CODES = np.array([1, 0, 1, 0, 0, 1]), np.array([0, 2, 1, 0, 1, 0])
+
+
+def assembled(columns=2, **options):
+    rows = np.arange(6.0)
+    return assemble(
+        Examples(np.repeat(rows[:, None], columns, axis=1), rows.astype(int), OWNER, CODES),
+        names=("a", "b"),
+        task="classification",
+        **options,
+    )
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("columns", [1, 2, 15, 16, 17, 40])
+def test_examples_are_put_in_the_order_of_clients_and_splits(columns, in_place):
+    """Rows of one client and split keep their order: 3 | 4 | 1 of the first client, 0 5 | 2 | of the second."""
+    found = assembled(columns, in_place=in_place)
+
+    np.testing.assert_array_equal(found.x, np.repeat([[3.0], [4.0], [1.0], [0.0], [5.0], [2.0]], columns, axis=1))
+    assert found.y.tolist() == [3, 4, 1, 0, 5, 2]
+    assert (found.count.tolist(), found.start.tolist()) == ([[1, 1, 1], [2, 1, 0]], [[0, 1, 2], [3, 5, 6]])
+
+
+def test_facts_are_handed_on():
+    found = assembled(num_classes=7, title="given", group=np.array([1, 0]), num_groups=2)
+
+    assert (found.num_classes, found.title, found.facts) == (7, "given", {"num_clients": 2, "num_groups": 2})
+    assert (found.names, found.uid.tolist()) == (("a", "b"), [0, 1])
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_some_of_the_rows_can_be_picked(in_place):
+    """Owners and splits are those of the picked rows; the rows given are left as they are."""
+    x = np.arange(8.0)[:, None]
+
+    found = assemble(
+        Examples(x, np.arange(8), np.array([1, 0, 0]), np.array([0, 1, 0]), np.array([7, 2, 5])),
+        names=("a", "b"),
+        in_place=in_place,
+        task="classification",
+    )
+
+    assert (found.x.ravel().tolist(), found.y.tolist()) == ([5, 2, 7], [5, 2, 7])
+    assert x.ravel().tolist() == list(range(8))
+
+
+def test_in_place_the_given_arrays_are_the_federation_s():
+    x, y = np.arange(12.0).reshape(6, 2), np.arange(6)
+
+    found = assemble(Examples(x, y, OWNER, CODES), names=("a", "b"), in_place=True, task="classification")
+
+    assert (found.x is x, found.y is y) == (True, True)
+    assert y.tolist() == [3, 4, 1, 0, 5, 2]
+
+
+def test_otherwise_the_given_arrays_stay():
+    x, y = np.arange(12.0).reshape(6, 2), np.arange(6)
+
+    assemble(Examples(x, y, OWNER, CODES), names=("a", "b"), task="classification")
+
+    assert (x.ravel().tolist(), y.tolist()) == (list(range(12)), list(range(6)))
+
+
+@pytest.mark.parametrize("kind", ["read-only", "not contiguous"])
+def test_arrays_that_cannot_be_put_in_order_are_copied(kind):
+    x = (
+        np.asfortranarray(np.arange(12.0).reshape(6, 2))
+        if kind == "not contiguous"
+        else np.arange(12.0).reshape(6, 2)
+    )
+    x.flags.writeable = kind != "read-only"
+
+    found = assemble(
+        Examples(x, np.arange(6), OWNER, CODES), names=("a", "b"), in_place=True, task="classification"
+    )
+
+    assert found.x[:, 0].tolist() == [6, 8, 2, 0, 10, 4]
+    assert x[:, 0].tolist() == [0, 2, 4, 6, 8, 10]
+
+
+def peak_of(in_place):
+    """Bytes that assembling 10,000 rows of 400 numbers takes at its peak, beside the 32 million of the rows."""
+    rows, values = 10_000, np.zeros((10_000, 20, 20))
+    examples = Examples(values, np.zeros(rows, int), np.arange(rows)[::-1] // 100, np.zeros(rows, int))
+    tracemalloc.start()
+    try:
+        assemble(examples, names=tuple(map(str, range(100))), in_place=in_place, task="classification")
+        return tracemalloc.get_traced_memory()[1] / values.nbytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_in_place_little_memory_is_needed_beside_the_data():
+    """A sixteenth of the columns at a time, and a few numbers per row: less than a tenth of the data in all."""
+    assert peak_of(in_place=True) < 0.1
+    assert peak_of(in_place=False) > 1.0
+
+
+def test_a_client_without_training_rows_is_refused():
+    with pytest.raises(BadData) as refusal:
+        assemble(
+            Examples(X[:3], Y[:3], np.array([0, 1, 2]), np.array([0, 1, 2])),
+            names=("a", "b", "c"),
+            task="classification",
+        )
+
+    assert str(refusal.value) == "client 'b' has no training rows; give it some, or leave it out"
+
+
+def test_notes_are_added_in_order():
+    noted = MANY.noted("first").noted("second", "third")
+
+    assert (noted.notes, MANY.notes) == (("first", "second", "third"), ())
+    assert noted.describe()["notes"] == ["first", "second", "third"]
+
+
+def test_parts_keep_the_notes_of_the_whole():
+    assert [part.notes for part in MANY.noted("small").hold_out(num_clients=2)] == [("small",)] * 2

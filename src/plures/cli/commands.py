@@ -12,18 +12,35 @@ import jax
 import typer
 from rich.console import Console
 
-from plures import data, reproduce  # noqa: F401  (registers data sets and reproductions)
+from plures import reproduce  # noqa: F401  (registers reproductions)
 from plures._version import __version__
-from plures.cli.show import data_table, entries_table, method_page, methods_table
+from plures.cli.data import (
+    Category,
+    Client,
+    DataDir,
+    HoldOut,
+    Ignore,
+    Recording,
+    Shares,
+    Split,
+    SplitSeed,
+    Target,
+    Task,
+    Time,
+    data_app,
+    data_part,
+    table_options,
+    tell_notes,
+)
+from plures.cli.show import entries_table, method_page, methods_table
 from plures.cli.skeleton import write_skeleton
 from plures.config import Study, make_study, read_study
 from plures.errors import BadFile, BadValue, UnknownChoice
-from plures.registry import CHANNELS, DATASETS, METHODS, MODELS, PERSONALIZERS, REPRODUCTIONS, WORLDS
+from plures.registry import CHANNELS, METHODS, MODELS, PERSONALIZERS, REPRODUCTIONS
 from plures.report.terminal import LEGEND, leaderboard, rows_table, study_bars
 from plures.study import Comparison, build_channel, compare, default_methods
 from plures.study.reproduce import all_met
 from plures.study.reproduce import reproduce as play
-from plures.study.spec import Named
 
 app = typer.Typer(
     help="Personalized federated learning: a model for each of many clients, compared fairly.",
@@ -31,7 +48,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="Data sets and worlds.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 console = Console()
 
@@ -57,9 +73,20 @@ def compare_command(
         typer.Option("--method", "-m", help="A method, e.g. 'ditto:lam=0.5'; repeatable."),
     ] = None,
     dataset: Annotated[
-        str, typer.Option("--data", help="A data set or world: 'digits:num_clients=20'.")
+        str, typer.Option("--data", help="A data set, 'cifar10|dirichlet:alpha=0.3', or a file or folder.")
     ] = "digits",
-    hold_out: Annotated[int, typer.Option(help="Clients kept out of training.")] = 8,
+    target: Target = None,
+    client: Client = None,
+    task: Task = None,
+    split: Split = None,
+    time: Time = None,
+    recording: Recording = None,
+    shares: Shares = None,
+    ignore: Ignore = None,
+    category: Category = None,
+    split_seed: SplitSeed = None,
+    hold_out: HoldOut = "auto",
+    data_dir: DataDir = None,
     model: Annotated[str | None, typer.Option(help="A model, e.g. 'mlp:hidden=64x32'.")] = None,
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 60,
     seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.")] = 3,
@@ -76,8 +103,9 @@ def compare_command(
     """Compare methods on a federation: leaderboard, per-client table, run folder."""
     if seeds < 1:
         raise BadValue("seeds", seeds, "1 or more")
+    options = table_options(target, client, task, split, time, recording, shares, ignore, category, split_seed)
     found: dict[str, Any] = {
-        "data": {**data_part(dataset), "hold_out": hold_out},
+        "data": data_part(dataset, options, hold_out=hold_out, data_dir=data_dir).model_dump(),
         "model": model,
         "plan": {"epochs": epochs, "batch": batch, "lr": lr, "optimizer": optimizer},
         "eval_every": eval_every,
@@ -134,12 +162,6 @@ def channels_command() -> None:
     console.print(entries_table("Channels", CHANNELS))
 
 
-@data_app.command("list")
-def data_list() -> None:
-    """List data sets and worlds."""
-    console.print(data_table())
-
-
 @app.command("new-method")
 def new_method(
     name: Annotated[str, typer.Argument(help="A new name, in snake_case.")],
@@ -169,15 +191,6 @@ def reproduce_command(
         raise typer.Exit(1)
 
 
-def data_part(text: str) -> dict[str, Any]:
-    """The data section from text such as ``digits:num_clients=20``."""
-    name = text.partition(":")[0]
-    if name not in DATASETS and name not in WORLDS:
-        raise UnknownChoice("data set", name, [*DATASETS, *WORLDS])
-    named = Named.parse(text, DATASETS if name in DATASETS else WORLDS)
-    return {"name": name, "options": dict(named.options)}
-
-
 def read_json(file: Path) -> dict[str, Any]:
     """The settings in a file that a study left."""
     try:
@@ -205,13 +218,14 @@ def claim(out: Path, resolved: dict[str, Any]) -> None:
 
 def play_study(study: Study, out: Path) -> None:
     """Run a study into a folder and print the leaderboard."""
-    study.check()
+    seen, unseen = study.check()
     resolved = study.model_dump(mode="json")
     kept = len(list(out.glob("runs/*/*/done.json")))
     claim(out, resolved)
     if kept:
         console.print(f"{kept} finished runs are kept from before in {out}", highlight=False)
-    seen, unseen = study.federations()
+    about = {**seen.describe(), "unseen_clients": unseen.num_clients if unseen else 0}
+    (out / "data.json").write_text(json.dumps(about, indent=2))
     with study_bars(console) as tell:
         result = compare(
             study.methods or default_methods(seen),
@@ -232,6 +246,7 @@ def play_study(study: Study, out: Path) -> None:
         )
     console.print(leaderboard(result, width=console.width))
     console.print(LEGEND, style="dim")
+    tell_notes(seen)
     note = f"{seen.num_clients} clients in training, {unseen.num_clients if unseen else 0} held out"
     console.print(f"{note}; every client: {out / 'clients.csv'}", highlight=False)
     console.print(f"picture: {draw(result, out)}", highlight=False)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from rich.table import Table
 
-from plures.data import worlds
+from plures.data import Federation, worlds
+from plures.data.own.summary import Summary
 from plures.engine import Settings, prepare
-from plures.registry import DATASETS, METHODS, PERSONALIZERS, WORLDS, Entry, Registry
+from plures.registry import DATASETS, METHODS, PARTITIONERS, PERSONALIZERS, WORLDS, Entry, Registry
 from plures.report.terminal import plain_table
 from plures.types import Plan
 
@@ -27,15 +29,57 @@ def methods_table() -> Table:
     return table
 
 
-def data_table() -> Table:
-    """All data sets and worlds with one line each."""
-    table = plain_table("Data sets and worlds")
-    for name in ("name", "kind", "what it is", "options"):
-        table.add_column(name)
-    for kind, registry in (("data set", DATASETS), ("world", WORLDS)):
-        for entry in registry.values():
-            table.add_row(entry.name, kind, entry.summary, ", ".join(entry.options))
+def data_tables() -> list[Table]:
+    """All data sets, worlds and partitioners with one line each."""
+    compose = "Partitioners (compose: 'cifar10|dirichlet:alpha=0.3|rotation_groups')"
+    kinds = {"Data sets": DATASETS, "Worlds": WORLDS, compose: PARTITIONERS}
+    return [entries_table(title, registry) for title, registry in kinds.items()]
+
+
+def columns_table(found: Summary) -> Table:
+    """What every column of an own table was taken for."""
+    table = plain_table(f"{found.title}: {found.rows:,} rows, {found.clients:,} clients")
+    for name in ("column", "taken for", "missing", "levels"):
+        table.add_column(name, justify="right" if name == "missing" else "left")
+    for column in found.columns:
+        missing = str(column.missing) if column.missing else ""
+        table.add_row(column.name, column.kind, missing, _some(column.levels) if column.levels else "")
+    if found.class_names:
+        table.caption = f"classes: {_some(found.class_names)}"
     return table
+
+
+def facts_table(federation: Federation, measured: Mapping[str, float | None]) -> Table:
+    """How many clients, of what sizes, and how they differ."""
+    table = plain_table(f"{federation.title}: {federation.task}")
+    table.add_column("what", no_wrap=True)
+    table.add_column("how much")
+    facts = federation.describe()
+    rows = facts["train_rows_per_client"]
+    apart = 0 if federation.apart is None else int(federation.apart.sum())
+    lines: list[tuple[str, str | None]] = [
+        ("clients", f"{federation.num_clients}" + (f" ({apart} of them kept out of training)" if apart else "")),
+        ("rows", ", ".join(f"{split} {number:,}" for split, number in facts["examples"].items())),
+        ("training rows per client", f"{rows['p5']:.0f} | {rows['median']:.0f} | {rows['p95']:.0f} (5, 50, 95 %)"),
+        ("inputs", " x ".join(map(str, federation.shape)) or "none"),
+        ("classes", str(facts["classes"]) if facts["classes"] else None),
+        ("planted groups", str(facts["groups"]) if facts["groups"] else None),
+        ("domains", str(facts["domains"]) if facts["domains"] else None),
+    ]
+    lines += [(name.replace("_", " "), None if x is None else f"{x:.3f}") for name, x in measured.items()]
+    lines += [(what, _some(facts[key])) for what, key in WITHOUT.items() if facts[key]]
+    for what, said in lines:
+        if said is not None:
+            table.add_row(what, said)
+    return table
+
+
+WITHOUT = {"clients without valid rows": "without_valid_rows", "clients without test rows": "without_test_rows"}
+
+
+def _some(names: Sequence[str]) -> str:
+    """How many names, and the first few of them."""
+    return f"{len(names)}: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
 
 
 def entries_table(title: str, registry: Registry) -> Table:

@@ -1,31 +1,36 @@
-"""Federations: building them, loading them by name, and worlds with known answers."""
+"""Federations: building them, loading them by name or path, partitioners, and worlds with known answers."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from plures.data import digits, worlds
+from plures.data import digits, partition, worlds
 from plures.data.federation import SPLITS, Federation, from_arrays
+from plures.data.loading import DataSpec, load
+from plures.data.own import TableOptions, inspect_own, read_own
+from plures.data.sets import cifar10, digit_domains, har, heart, leaf, mnist_writers, school, shakespeare
+from plures.data.stored import open_federation, save
 from plures.data.worlds import World
-from plures.errors import UnknownChoice
-from plures.registry import DATASETS, WORLDS
 
-__all__ = ["SPLITS", "Federation", "World", "digits", "from_arrays", "load", "worlds"]
-
-
-def load(name: str, **options: Any) -> Federation:
-    """A federation by the name of its data set or world.
-
-    >>> load("digits").num_clients
-    40
-    """
-    if name in WORLDS:
-        WORLDS[name].check_options(options)
-        federation: Federation = WORLDS[name].factory(**options).federation
-        return federation
-    if name not in DATASETS:
-        raise UnknownChoice("data set", name, [*DATASETS, *WORLDS])
-    entry = DATASETS[name]
-    entry.check_options(options)
-    loaded: Federation = entry.factory(**options)
-    return loaded
+__all__ = [
+    "SPLITS",
+    "DataSpec",
+    "Federation",
+    "TableOptions",
+    "World",
+    "cifar10",
+    "digit_domains",
+    "digits",
+    "from_arrays",
+    "har",
+    "heart",
+    "inspect_own",
+    "leaf",
+    "load",
+    "mnist_writers",
+    "open_federation",
+    "partition",
+    "read_own",
+    "save",
+    "school",
+    "shakespeare",
+    "worlds",
+]

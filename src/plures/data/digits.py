@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 
 from plures import registry
 from plures.data.federation import Federation, from_arrays
+from plures.data.partition.sizes import lognormal_sizes
 from plures.errors import BadValue
 from plures.keys import Purpose, derive, root
 
@@ -21,19 +22,17 @@ SMALLEST = 15
 def digits(*, num_clients: int = 40, num_groups: int = 4, spread: float = 0.5, seed: int = 0) -> Federation:
     """1,797 images of 8x8 pixels; group g sees them turned by g quarter turns.
 
-    Sizes are lognormal with ``spread`` (0 gives equal sizes), at least 15 images per client.
+    One group is none at all. Sizes are lognormal with ``spread`` (0 gives equal sizes), at least 15 images per client.
     """
     if not 1 <= num_groups <= 4:
         raise BadValue("num_groups", num_groups, "1 to 4 (quarter turns)")
-    if not 0 <= spread < 10:
-        raise BadValue("spread", spread, "a number in [0, 10)")
     raw = load_digits()
     total = len(raw.target)
     if not num_groups <= num_clients <= total // SMALLEST:
         raise BadValue("num_clients", num_clients, f"between num_groups and {total // SMALLEST}")
     key_order, key_sizes = jax.random.split(derive(root(seed), Purpose.DATA))
     order = np.asarray(jax.random.permutation(key_order, total))
-    owner = np.repeat(np.arange(num_clients), client_sizes(key_sizes, total, num_clients, spread))
+    owner = np.repeat(np.arange(num_clients), lognormal_sizes(key_sizes, total, num_clients, spread, SMALLEST))
     images = (raw.images[order] / 16.0).astype(np.float32)
     names = np.array([f"client-{k:03d}" for k in range(num_clients)])
     group = np.arange(num_clients) % num_groups
@@ -41,20 +40,11 @@ def digits(*, num_clients: int = 40, num_groups: int = 4, spread: float = 0.5, s
         turned(images, group[owner]),
         raw.target[order].astype(np.int32),
         names[owner],
-        group=dict(zip(names, group.tolist(), strict=True)),
+        group=dict(zip(names, group.tolist(), strict=True)) if num_groups > 1 else None,
         num_classes=10,
         title="digits",
         seed=seed,
     )
-
-
-def client_sizes(key: Any, total: int, num_clients: int, spread: float) -> NDArray[np.int64]:
-    """Lognormal sizes that add up to ``total``, none below the smallest allowed."""
-    draw = np.exp(spread * np.asarray(jax.random.normal(key, (num_clients,)), float))
-    free = total - SMALLEST * num_clients
-    sizes = SMALLEST + np.floor(free * draw / draw.sum()).astype(np.int64)
-    sizes[: total - sizes.sum()] += 1
-    return sizes
 
 
 def turned(images: NDArray[Any], quarter_turns: NDArray[np.int64]) -> NDArray[Any]:

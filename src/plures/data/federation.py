@@ -203,6 +203,7 @@ class Federation:
             "domains": self.facts.get("num_domains"),
             "without_valid_rows": [self.names[i] for i in np.flatnonzero(self.count[:, 1] == 0)],
             "without_test_rows": [self.names[i] for i in np.flatnonzero(self.count[:, 2] == 0)],
+            "notes": list(self.notes),
         }
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 class Moments(NamedTuple):
     """What one client sends per column, or the server's merger of all; stacked on axis 0 for many clients."""
 
-    count: NDArray[Any]
+    number: NDArray[Any]
     mean: NDArray[Any]
     square: NDArray[Any]
 
@@ -35,11 +35,11 @@ def merged(parts: Moments) -> Moments:
     """The moments of all rows together, from those of the clients.
 
     >>> merged(Moments(np.array([[2.0], [1.0]]), np.array([[1.0], [4.0]]), np.array([[2.0], [0.0]])))
-    Moments(count=array([3.]), mean=array([2.]), square=array([8.]))
+    Moments(number=array([3.]), mean=array([2.]), square=array([8.]))
     """
-    count = parts.count.sum(0)
-    mean = (parts.count * parts.mean).sum(0) / np.maximum(count, 1)
-    between = (parts.count * (parts.mean - mean) ** 2).sum(0)
+    count = parts.number.sum(0)
+    mean = (parts.number * parts.mean).sum(0) / np.maximum(count, 1)
+    between = (parts.number * (parts.mean - mean) ** 2).sum(0)
     return Moments(count, mean, parts.square.sum(0) + between)
 
 
@@ -59,7 +59,7 @@ def federated_scale(x: NDArray[Any], owner: NDArray[Any], use: NDArray[np.bool_]
     """The scale from the rows in ``use`` (training rows of seen clients)."""
     numbers = np.unique(owner[use], return_inverse=True)[1]
     whole = merged(client_moments(x[use], numbers))
-    deviation = np.sqrt(whole.square / np.maximum(whole.count, 1))
+    deviation = np.sqrt(whole.square / np.maximum(whole.number, 1))
     # What is left of a constant column after rounding is no spread.
     flat = deviation <= 1e-7 * np.maximum(np.abs(whole.mean), 1e-30)
     return Scale(whole.mean, np.where(flat, 1.0, deviation))
@@ -70,6 +70,6 @@ def _sums(values: NDArray[Any], owner: NDArray[Any], num_clients: int) -> NDArra
     order = np.argsort(owner, kind="stable")
     firsts = np.searchsorted(owner[order], np.arange(num_clients))
     # reduceat gives a row, not zero, where a client has none; those are put right below.
-    found = np.add.reduceat(values[order], np.minimum(firsts, len(owner) - 1), axis=0)
+    found = np.add.reduceat(values[order], firsts, axis=0)
     found[np.bincount(owner, minlength=num_clients) == 0] = 0.0
     return found

@@ -1,6 +1,7 @@
 """Train, valid, test: which rows of each client go where. Codes are 0, 1, 2.
 
-Every rule looks at one client at a time, so no client's split depends on another client's rows.
+Every rule looks at one client's rows at a time: what another client's rows hold changes nothing. Only chance is
+drawn for all rows at once, so it does depend on where a client's rows lie.
 """
 
 from __future__ import annotations

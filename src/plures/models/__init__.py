@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plures.models import cnn, linear, mlp
+from plures.models import cnn, linear, mlp, sequence
 from plures.models.build import from_flax, from_functions
 
-__all__ = ["cnn", "from_flax", "from_functions", "linear", "mlp"]
+__all__ = ["cnn", "from_flax", "from_functions", "linear", "mlp", "sequence"]

@@ -22,8 +22,8 @@ def leaderboard(result: Comparison, *, width: int = 80) -> Table:
     table.add_column("method", no_wrap=True)
     for name in ("mean", "±", "worst\n10 %", "below\nalone", "unseen", "MB per\nclient", "s"):
         # Numbers are never cut: if a line is too long, the method's name is.
-        table.add_column(name, justify="right", no_wrap=True, min_width=5)
-    table.add_column("against\nthe best", no_wrap=True, min_width=8)
+        table.add_column(name, justify="right", no_wrap=True, min_width=6 if "MB" in name else 5)
+    table.add_column("against\nthe best", no_wrap=True, min_width=12)
     board = result.leaderboard
     top = max((abs(value) for value in board["mean"] if value is not None), default=1.0) or 1.0
     for row in board.iter_rows(named=True):

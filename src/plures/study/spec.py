@@ -58,6 +58,7 @@ DEFAULT_MODELS = {
     "classification": "mlp:hidden=64",
     "regression": "least_squares",
     "density": "density",
+    "sequence": "char_mlp",
 }
 
 

@@ -1,0 +1,76 @@
+"""Data files that the user keeps: found in a named folder, checked by their hash, read without pickle.
+
+The folder is ``data_dir`` or, where the file is not there, that of the environment variable PLURES_DATA.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plures.errors import BadFile
+
+VARIABLE = "PLURES_DATA"
+HOW = f"name its folder with --data-dir DIR or {VARIABLE}; docs/data-sets.md lists keys and hashes"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file's name, its hash, what it holds and where that comes from."""
+
+    file: str
+    sha256: str
+    what: str
+    origin: str
+
+    @property
+    def wanted(self) -> str:
+        """What to get and from where, to end an error with."""
+        return f"get {self.file} ({self.what}; from {self.origin}) and {HOW}"
+
+
+def locate(source: Source, data_dir: str | None = None) -> Path:
+    """The path of the file, its hash checked."""
+    named = [folder for folder in (data_dir, os.environ.get(VARIABLE)) if folder]
+    if not named:
+        raise BadFile(f"no data folder is named; {source.wanted}")
+    paths = [Path(folder).expanduser() / source.file for folder in named]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise BadFile(f"there is no {source.file} in {' or '.join(named)}; {source.wanted}")
+    if not path.stat().st_size:
+        raise BadFile(f"{path} is empty (0 bytes); {source.wanted}")
+    found = _hash_of(path)
+    if found != source.sha256:
+        raise BadFile(
+            f"{path} is another file or damaged: its sha256 is {found}, not {source.sha256}; {source.wanted}"
+        )
+    return path
+
+
+def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """The arrays of these keys; objects that need pickle are refused."""
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            return {key: stored[key] for key in keys}
+    except KeyError as error:
+        raise BadFile(f"{path} lacks an array: {error.args[0]}; it should hold {', '.join(keys)}") from error
+    # A single stored array is no context manager (TypeError); the others are what a damaged archive raises.
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise BadFile(f"{path} is damaged or no npz file: {error}; it should hold {', '.join(keys)}") from error
+
+
+def _hash_of(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from error

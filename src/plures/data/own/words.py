@@ -1,0 +1,98 @@
+"""Small helpers for messages, and for collecting errors instead of stopping at the first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plures.errors import UserError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+LONGEST = 40
+
+
+def attempt(errors: list[UserError], make: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | None:
+    """What ``make`` returns; where it refuses, nothing, and the refusal joins the errors."""
+    try:
+        return make(*args, **options)
+    except UserError as error:
+        errors.append(error)
+        return None
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first few names, and how many more there are.
+
+    >>> listed(["a", "b", "c", "d", "e", "f", "g"])
+    'a, b, c, d, e and 2 more'
+    """
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(shown(name) for name in names[:most]) + rest
+
+
+def shown(value: object) -> str:
+    """A value from the user's data in one line, cut short if it is long.
+
+    >>> shown("two\\nlines"), shown("x" * 99)
+    ('two lines', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...')
+    """
+    text = " ".join(str(value).split())
+    return text if len(text) <= LONGEST else text[:LONGEST] + "..."
+
+
+def counted(number: int, thing: str) -> str:
+    """The number with its noun.
+
+    >>> counted(1, "row"), counted(3, "row")
+    ('1 row', '3 rows')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names sorted as text, or as numbers if all of them are numbers.
+
+    >>> in_order(["10", "9"]), in_order(["10", "9", "b"])
+    (['9', '10'], ['10', '9', 'b'])
+    """
+    given = list(names)
+    if all(_is_number(name) for name in given):
+        return sorted(given, key=lambda name: (float(name), name))
+    return sorted(given)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where a row stands in the user's files: ``numbers`` counts from 1 within the row's file.
+
+    ``labels`` and ``first`` name the files and their first rows; a single table has no labels.
+    """
+
+    numbers: NDArray[np.int64]
+    labels: tuple[str, ...] = ()
+    first: tuple[int, ...] = ()
+
+    def of(self, row: int | np.integer[Any]) -> str:
+        """The row in words, such as "row 3 of a.csv"."""
+        number = f"row {self.numbers[row]}"
+        if not self.labels:
+            return number
+        return f"{number} of {self.labels[int(np.searchsorted(self.first, row, side='right')) - 1]}"
+
+    def of_all(self, rows: NDArray[np.int64]) -> str:
+        """The first of the rows in words, and how many more there are."""
+        more = f" and {counted(len(rows) - 1, 'more row')}" if len(rows) > 1 else ""
+        return self.of(rows[0]) + more

@@ -1,0 +1,126 @@
+"""Planted clusters of clients: by rotation, by the meaning of labels, by which labels occur."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from plures import registry
+from plures.data.federation import Federation
+from plures.data.partition.deal import SHARES, Owners, dealt, key_of, needs_labels
+from plures.data.partition.images import as_images, rotated
+from plures.data.partition.quantity import by_size
+from plures.data.splits import Shares
+from plures.errors import BadValue, Unsupported
+from plures.types import Key
+
+
+@registry.partitioner(title="Rotation groups")
+def rotation_groups(
+    federation: Federation, *, num_groups: int = 4, degrees: float | None = None, seed: int = 0
+) -> Federation:
+    """Group g sees its images turned by g times ``degrees`` (a full turn divided by the groups by default).
+
+    Quarter turns are exact; other angles are interpolated.
+    """
+    images = as_images(federation, "rotation_groups")
+    group = drawn_groups(federation, num_groups, key_of(seed, "rotation_groups"))
+    step = 360.0 / num_groups if degrees is None else degrees
+    if not np.isfinite(step):
+        raise BadValue("degrees", degrees, "a finite number")
+    turned = images.copy()
+    each = of_rows(federation, group)
+    for g in range(1, num_groups):
+        mine = each == g
+        turned[mine] = rotated(images[mine], g * step)
+    return with_groups(replace(federation, x=turned.reshape(federation.x.shape)), group, num_groups)
+
+
+@registry.partitioner(title="Label-permutation groups")
+def label_permutation_groups(federation: Federation, *, num_groups: int = 4, seed: int = 0) -> Federation:
+    """Group g calls class c by the name (c + g) mod the number of classes: the same inputs, other labels."""
+    if federation.task != "classification":
+        raise Unsupported(f"label_permutation_groups renames classes, but these data are for {federation.task}")
+    if not 1 <= num_groups <= federation.num_classes:
+        raise BadValue("num_groups", num_groups, f"between 1 and the {federation.num_classes} classes there are")
+    group = drawn_groups(federation, num_groups, key_of(seed, "label_permutation_groups"))
+    shift = np.maximum(of_rows(federation, group), 0)
+    y = ((federation.y + shift) % federation.num_classes).astype(federation.y.dtype)
+    return with_groups(replace(federation, y=y), group, num_groups)
+
+
+@registry.partitioner(title="Label-set groups")
+def label_set_groups(
+    federation: Federation,
+    *,
+    num_groups: int = 2,
+    num_clients: int = 20,
+    shares: Shares = SHARES,
+    seed: int = 0,
+    in_place: bool = False,
+) -> Federation:
+    """Classes are shared out among the groups; a client sees the classes of its group alone, dealt at random."""
+    needs_labels(federation, "label_set_groups")
+    key = key_of(seed, "label_set_groups")
+    least = num_groups * len(np.unique(_first_of_part(federation)))
+    if num_clients < least:
+        raise BadValue("num_clients", num_clients, f"at least {least}, one per group")
+
+    def rule(key: Key, labels: Owners, number: int) -> Owners:
+        key_sets, key_deal = jax.random.split(key)
+        classes, codes = np.unique(labels, return_inverse=True)
+        if not 1 <= num_groups <= len(classes):
+            raise BadValue("num_groups", num_groups, f"between 1 and the {len(classes)} classes there are")
+        set_of = np.asarray(jax.random.permutation(key_sets, len(classes))) % num_groups
+        owner = np.empty(len(labels), np.int64)
+        for g in range(num_groups):
+            mine = np.flatnonzero(set_of[codes] == g)
+            members = np.arange(g, number, num_groups)
+            # Nobody can be topped up with the classes of another group.
+            if len(mine) < len(members):
+                wanted = f"fewer: the classes of one group have {len(mine)} rows for {len(members)} clients"
+                raise BadValue("num_clients", num_clients, wanted)
+            key_own = jax.random.fold_in(key_deal, g)
+            owner[mine] = members[by_size("equal", spread=0.0, smallest=0)(key_own, labels[mine], len(members))]
+        return owner
+
+    made = dealt(federation, num_clients, rule, key=key, shares=shares, in_place=in_place)
+    place = np.arange(num_clients) - _first_of_part(made)
+    return with_groups(made, place % num_groups, num_groups)
+
+
+def _first_of_part(federation: Federation) -> NDArray[np.int64]:
+    """For every client the row of the first client of its group and domain; parts lie one after another."""
+    none = np.zeros(federation.num_clients, np.int64)
+    domain = none if federation.domain is None else federation.domain
+    group = none if federation.group is None else federation.group
+    _, first, part = np.unique(np.stack([domain, group], 1), axis=0, return_index=True, return_inverse=True)
+    return first[part.ravel()]
+
+
+def drawn_groups(federation: Federation, num_groups: int, key: Key) -> NDArray[np.int64]:
+    """A group for every client, as evenly as can be, at random; by the order of uids, whatever the order of rows."""
+    if not 1 <= num_groups <= federation.num_clients:
+        raise BadValue("num_groups", num_groups, f"between 1 and the {federation.num_clients} clients there are")
+    order = np.asarray(jax.random.permutation(key, federation.num_clients))
+    by_uid = np.argsort(np.argsort(federation.uid))
+    return (order % num_groups)[by_uid]
+
+
+def with_groups(federation: Federation, group: NDArray[np.int64], num_groups: int) -> Federation:
+    """The federation with these planted groups, inside those it has already."""
+    if federation.group is None:
+        return replace(federation, group=group.astype(np.int64), num_groups=num_groups)
+    both = federation.group * num_groups + group
+    return replace(federation, group=both, num_groups=federation.num_groups * num_groups)
+
+
+def of_rows(federation: Federation, per_client: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The client's number for every row of the examples; -1 for rows of no client here."""
+    each = np.full(len(federation.x), -1, np.int64)
+    for number, starts, counts in zip(per_client, federation.start, federation.count, strict=True):
+        each[starts[0] : starts[0] + counts.sum()] = number
+    return each

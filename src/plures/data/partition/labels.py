@@ -1,0 +1,178 @@
+"""Label skew: clients see other classes, or the same ones in other proportions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from plures import registry
+from plures.data.federation import Federation
+from plures.data.partition.deal import SHARES, Owners, dealt, key_of, needs_labels, rounded
+from plures.data.partition.sizes import KINDS, sizes_of_kind
+from plures.data.splits import Shares
+from plures.errors import BadValue, UnknownChoice
+from plures.types import Key
+
+FIT_STEPS = 1000
+
+
+@registry.partitioner(
+    title="Dirichlet label skew", paper="arXiv:2102.02079 (free sizes), arXiv:1909.06335 (given sizes)"
+)
+def dirichlet(
+    federation: Federation,
+    *,
+    num_clients: int = 20,
+    alpha: float = 0.5,
+    min_size: int = 3,
+    sizes: str = "free",
+    spread: float = 1.0,
+    shares: Shares = SHARES,
+    seed: int = 0,
+    in_place: bool = False,
+) -> Federation:
+    """Class proportions drawn from a Dirichlet: small ``alpha`` gives clients few classes each.
+
+    sizes="free": each class is dealt over clients by its own draw from Dir(alpha); sizes follow from that.
+    sizes="equal" | "lognormal" | "zipf": each client draws its class proportions, which are then fitted to
+    the wanted sizes (of ``spread``) and to the number of examples there are of each class.
+    """
+    if not 1e-9 <= alpha <= 1e9:
+        raise BadValue("alpha", alpha, "a number from 1e-9 to 1e9")
+    if sizes not in ("free", *KINDS):
+        raise UnknownChoice("kind of sizes", sizes, ("free", *KINDS))
+    needs_labels(federation, "dirichlet")
+
+    def rule(key: Key, labels: Owners, number: int) -> Owners:
+        key_draw, key_sizes, key_hand = jax.random.split(key, 3)
+        totals, codes = _class_totals(labels)
+        if sizes == "free":
+            draw = np.asarray(jax.random.dirichlet(key_draw, jnp.full(number, alpha), (len(totals),)), float)
+            return hand_out(key_hand, codes, draw.T * totals)
+        wanted = sizes_of_kind(sizes, key_sizes, len(labels), number, spread=spread, smallest=min_size)
+        weight = alpha * len(totals) * totals / totals.sum()
+        draw = np.asarray(jax.random.dirichlet(key_draw, jnp.asarray(weight), (number,)), float)
+        return hand_out(key_hand, codes, fitted(draw, wanted, totals))
+
+    key = key_of(seed, "dirichlet")
+    return dealt(federation, num_clients, rule, key=key, min_size=min_size, shares=shares, in_place=in_place)
+
+
+@registry.partitioner(title="Some classes per client")
+def classes(
+    federation: Federation,
+    *,
+    num_clients: int = 20,
+    per_client: int = 2,
+    shares: Shares = SHARES,
+    seed: int = 0,
+    in_place: bool = False,
+) -> Federation:
+    """Every client sees ``per_client`` classes; a class is shared out equally among those that see it."""
+    needs_labels(federation, "classes")
+
+    def rule(key: Key, labels: Owners, number: int) -> Owners:
+        key_draw, key_hand = jax.random.split(key)
+        totals, codes = _class_totals(labels)
+        check_classes(per_client, number, len(totals))
+        held = held_classes(key_draw, number, len(totals), per_client)
+        rare = np.flatnonzero(totals < held.sum(0))
+        if len(rare):
+            wanted = f"fewer: a class of {totals[rare[0]]} rows is too small for the {held.sum(0)[rare[0]]:.0f} that see it"
+            raise BadValue("num_clients", num_clients, wanted)
+        return hand_out(key_hand, codes, held * (totals / held.sum(0)))
+
+    return dealt(federation, num_clients, rule, key=key_of(seed, "classes"), shares=shares, in_place=in_place)
+
+
+def check_classes(per_client: int, num_clients: int, num_classes: int) -> None:
+    """Refuse more classes than there are, or so few that some class would belong to nobody."""
+    if not 1 <= per_client <= num_classes:
+        raise BadValue("per_client", per_client, f"between 1 and the {num_classes} classes there are")
+    if num_clients * per_client < num_classes:
+        least = f"at least {-(-num_classes // per_client)} in each group and domain, so that every class is seen"
+        raise BadValue("num_clients", num_clients, least)
+
+
+def held_classes(key: Key, num_clients: int, num_classes: int, per_client: int) -> NDArray[Any]:
+    """(clients, classes) zeros and ones: ``per_client`` classes each, every class held equally often up to one.
+
+    Classes are dealt from shuffled packs without a break: client k takes the next ``per_client`` cards. As many
+    clients as use up whole packs share one order, taken in a circle, so nobody gets a class twice.
+    """
+    together = num_classes // int(np.gcd(num_classes, per_client))
+    packs = -(-num_clients // together)
+    order = np.argsort(np.asarray(jax.random.uniform(key, (packs, num_classes))), axis=1)
+    client = np.arange(num_clients)[:, None]
+    card = (client % together * per_client + np.arange(per_client)) % num_classes
+    held = np.zeros((num_clients, num_classes))
+    held[client, order[client // together, card]] = 1.0
+    return held
+
+
+@registry.partitioner(title="Shards", paper="arXiv:1602.05629")
+def shards(
+    federation: Federation,
+    *,
+    num_clients: int = 20,
+    per_client: int = 2,
+    shares: Shares = SHARES,
+    seed: int = 0,
+    in_place: bool = False,
+) -> Federation:
+    """Examples sorted by label and cut into equal shards, of which every client gets ``per_client``."""
+    if per_client < 1:
+        raise BadValue("per_client", per_client, "1 or more")
+    needs_labels(federation, "shards")
+
+    def rule(key: Key, labels: Owners, number: int) -> Owners:
+        total = number * per_client
+        if total > len(labels):
+            raise BadValue("per_client", per_client, f"at most {len(labels) // number}: a shard needs an example")
+        key_ties, key_deal = jax.random.split(key)
+        chance = np.asarray(jax.random.uniform(key_ties, labels.shape))
+        shard = np.arange(len(labels)) * total // len(labels)
+        client_of = np.asarray(jax.random.permutation(key_deal, total)) // per_client
+        owner = np.empty(len(labels), np.int64)
+        owner[np.lexsort((chance, labels))] = client_of[shard]
+        return owner
+
+    return dealt(federation, num_clients, rule, key=key_of(seed, "shards"), shares=shares, in_place=in_place)
+
+
+def _class_totals(labels: Owners) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many examples each class has, and every example's class as a number from 0 on."""
+    _, codes, totals = np.unique(labels, return_inverse=True, return_counts=True)
+    return totals, codes
+
+
+def hand_out(key: Key, codes: NDArray[np.int64], table: NDArray[Any]) -> Owners:
+    """The client of every example, so that client k gets table[k, c] examples of class c up to rounding."""
+    chance = np.asarray(jax.random.uniform(jax.random.fold_in(key, 0), codes.shape))
+    starts = np.asarray(jax.random.uniform(jax.random.fold_in(key, 1), (table.shape[1],)))
+    totals = np.bincount(codes, minlength=table.shape[1])
+    columns = [
+        np.repeat(np.arange(len(table)), rounded(table[:, c], int(totals[c]), starts[c]))
+        for c in range(table.shape[1])
+    ]
+    owner = np.empty(len(codes), np.int64)
+    owner[np.lexsort((chance, codes))] = np.concatenate(columns)
+    return owner
+
+
+def fitted(draw: NDArray[Any], sizes: NDArray[Any], totals: NDArray[Any]) -> NDArray[Any]:
+    """The table nearest to the drawn proportions whose rows add up to the sizes and columns to the totals.
+
+    Iterative proportional fitting; a tiny floor lets a client take classes it did not draw when its own run out.
+    """
+    table = np.maximum(draw, 1e-9) * sizes[:, None]
+    for _ in range(FIT_STEPS):
+        table *= (sizes / table.sum(1))[:, None]
+        table *= totals / table.sum(0)
+        if np.allclose(table.sum(1), sizes, rtol=1e-9):
+            break
+    return table

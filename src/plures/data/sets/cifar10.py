@@ -1,0 +1,39 @@
+"""A class-balanced tenth of CIFAR-10, dealt over clients with label skew (a Dirichlet draw)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from plures import registry
+from plures.data.federation import Examples, Federation, assemble
+from plures.data.files import Source, locate, read_npz
+from plures.data.partition import dirichlet
+
+SOURCE = Source(
+    file="cifar10_subset.npz",
+    sha256="4f70cd8c543c95effcf4d74fc72684fceaeeb90d112d8399a87f7e8f63f4809b",
+    what="5,000 CIFAR-10 images, 500 of each class",
+    origin="CIFAR-10 of Krizhevsky (2009)",
+)
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+
+
+@registry.dataset(title="CIFAR-10 (5,000 images), label skew", paper="Krizhevsky 2009")
+def cifar10(*, num_clients: int = 20, alpha: float = 0.5, data_dir: str | None = None, seed: int = 0) -> Federation:
+    """5,000 color images of 32x32 pixels, their classes dealt over clients by a Dirichlet draw.
+
+    Small ``alpha`` gives clients few classes each. The file's training and test rows are pooled, and every client's
+    rows are split anew.
+    """
+    return dirichlet(pool(data_dir), num_clients=num_clients, alpha=alpha, seed=seed)
+
+
+def pool(data_dir: str | None) -> Federation:
+    """All images as those of a single client."""
+    stored = read_npz(locate(SOURCE, data_dir), KEYS)
+    x = np.concatenate([stored["x_train"], stored["x_test"]]) / np.float32(255)
+    y = np.concatenate([stored["y_train"], stored["y_test"]]).astype(np.int32)
+    nobody = np.zeros(len(y), np.int64)
+    return assemble(
+        Examples(x, y, nobody, nobody), names=("all",), task="classification", num_classes=10, title="cifar10"
+    )

@@ -1,0 +1,164 @@
+"""The data commands and a comparison of one's own files, as a user types them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from plures import cli
+from plures.cli import commands
+from plures.cli.data import hold_out_of
+from plures.data import open_federation
+
+QUICK = ["--rounds", "1", "--seeds", "1", "--model", "softmax", "--executor", "vectorized", "-m", "fedavg"]
+COLUMNS = ["--target", "ill", "--client", "clinic"]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_fresh_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands, "keep_compilations", lambda: None)
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Three clinics of twenty patients and one with a single patient; a wave instead of chance."""
+    rows = [
+        {"clinic": clinic, "age": 40 + k, "ward": "ab"[k % 2], "day": k, "ill": int(np.sin(3 * k) > 0)}
+        for clinic, size in (("hill", 20), ("north", 20), ("river", 20), ("tiny", 1))
+        for k in range(size)
+    ]
+    pl.DataFrame(rows).write_csv(tmp_path / "visits.csv")
+    return "visits.csv"
+
+
+def plures(*arguments):
+    return cli.run(list(arguments))
+
+
+def test_own_tables_are_compared_end_to_end(table, capsys):
+    code = plures("compare", "--data", table, *COLUMNS, *QUICK, "--out", "out")
+
+    clients = pl.read_parquet("out/clients.parquet")
+    assert code == 0
+    assert clients["name"].to_list() == ["hill", "north", "river", "tiny"]
+    assert "warning: 1 client without test rows: tiny" in capsys.readouterr().out
+
+
+def test_the_warnings_are_kept_in_the_run_folder(table):
+    plures("compare", "--data", table, *COLUMNS, *QUICK, "--out", "out")
+
+    about = json.loads(Path("out/data.json").read_text())
+    assert "1 client without test rows: tiny" in about["notes"]
+    assert about["without_test_rows"] == ["tiny"]
+
+
+def test_clients_are_held_out_by_name(table):
+    plures("compare", "--data", table, *COLUMNS, *QUICK, "--hold-out", "north,tiny", "--out", "out")
+
+    clients = pl.read_parquet("out/clients.parquet")
+    assert clients.filter(~pl.col("seen"))["name"].to_list() == ["north", "tiny"]
+
+
+def test_a_study_of_an_own_table_goes_on_in_another_folder(table, tmp_path, monkeypatch):
+    out = str(tmp_path / "out")
+    plures("compare", "--data", table, *COLUMNS, *QUICK, "--out", out)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    assert plures("resume", out) == 0
+
+
+def test_later_rows_are_test(table):
+    plures("data", "save", table, "kept", *COLUMNS, "--time", "day", "--ignore", "ward")
+
+    federation = open_federation("kept")
+    last_trained = federation.rows_of("hill", "train")[0].max()
+    assert federation.rows_of("hill", "test")[0].min() > last_trained
+
+
+def test_the_check_says_what_every_column_was_taken_for(table, capsys):
+    code = plures("data", "check", table, *COLUMNS)
+
+    said = capsys.readouterr().out
+    assert code == 0
+    assert "sound: 4 clients, 61 rows, classification" in said
+    kinds = {line.split()[0]: line.split()[1] for line in said.splitlines() if len(line.split()) >= 2}
+    assert [kinds[name] for name in ("clinic", "age", "ward", "ill")] == ["client", "number", "category", "target"]
+
+
+def test_the_check_names_every_mistake_and_exits_1(table, capsys):
+    code = plures("data", "check", table, "--target", "sick", "--client", "clinics")
+
+    said = capsys.readouterr().out
+    assert code == 1
+    assert "wrong: no column is called 'clinics'; did you mean 'clinic'?" in said
+    assert "wrong: no column is called 'sick'" in said
+
+
+def test_describe_prints_the_numbers_and_draws_a_picture(table, tmp_path, capsys):
+    code = plures("data", "describe", table, *COLUMNS, "--picture", "p.png")
+
+    said = capsys.readouterr().out
+    assert code == 0
+    assert all(
+        word in said for word in ("label skew", "feature shift", "quantity skew", "clients without test rows")
+    )
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_describe_takes_a_named_set_with_partitioners(capsys):
+    code = plures("data", "describe", "digits:num_clients=1,num_groups=1|classes:num_clients=10,per_client=1")
+
+    assert code == 0
+    assert "1.000" in capsys.readouterr().out  # one class each: all label variance lies between clients
+
+
+def test_a_saved_federation_is_compared(table):
+    assert plures("data", "save", table, "kept", *COLUMNS, "--hold-out", "north") == 0
+    assert plures("compare", "--data", "kept", *QUICK, "--out", "out") == 0
+
+    clients = pl.read_parquet("out/clients.parquet")
+    assert clients.filter(~pl.col("seen"))["name"].to_list() == ["north"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compare", "--data", "nothing.csv"], "there is no file or folder"),
+        (["compare", "--data", "visits.csv", "--client", "clinic"], "--target"),
+        (["compare", "--data", "visits.csv", "--target", "ill"], "--client"),
+        (["compare", "--data", "visits.csv", "--target", "ill", "--client", "klinic"], "did you mean 'clinic'?"),
+        (["compare", "--data", "visits.csv", *COLUMNS, "--task", "ranking"], "no task is called 'ranking'"),
+        (["compare", "--data", "visits.csv", *COLUMNS, "--shares", "1,2"], "shares must be three numbers"),
+        (["compare", "--data", "visits.csv", *COLUMNS, "--shares", "a"], "shares must be three numbers"),
+        (["compare", "--data", "visits.csv", *COLUMNS, "--hold-out", "nord"], "no client is called 'nord'"),
+        (["compare", "--data", "visits.csv", *COLUMNS, "--hold-out", "-1"], "hold_out must be"),
+        (["compare", "--data", "visits.csv", *COLUMNS, "--hold-out", "1.5"], "hold_out must be"),
+        (["compare", "--data", "visits.csv", *COLUMNS, "--time", "day", "--split", "ward"], "at most one of"),
+        (["compare", "--data", "digits", "--target", "ill"], "it is for own files"),
+        (["compare", "--data", "digits|dirichlt"], "did you mean 'dirichlet'?"),
+        (["compare", "--data", "digits|dirichlet:alpha=0"], "alpha must be"),
+        (["compare", "--data", "linear_clusters|rotation_groups"], "rotation_groups needs images"),
+        (["data", "describe", "digits", "--picture", "p.jpg"], "picture must be a file that ends in .png"),
+        (["data", "check", "empty.csv"], "0 byte"),
+        (["data", "save", "digits", "visits.csv"], "visits.csv"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_1(table, tmp_path, capsys, arguments, said):
+    (tmp_path / "empty.csv").touch()
+
+    assert plures(*arguments) == 1
+    shown = capsys.readouterr()
+    assert said in shown.err + shown.out
+    assert "Traceback" not in shown.err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("auto", None), ("0", 0), ("8", 8), ("0.25", 0.25), ("a, b", ("a", "b")), ("-1", -1)],
+)
+def test_who_is_held_out_is_read_from_text(text, expected):
+    assert hold_out_of(text) == expected
