@@ -33,7 +33,7 @@ from plures.types import Plan
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2)
 FEDERATED = ("local_only", "fedavg", "fedavg|finetune")
-RATES = (0.01, 0.03, 0.1, 0.3)
+RATES = (0.03, 0.1, 0.3, 1.0)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def test_a_missing_value_becomes_0():
     assert (scale.apply(X)[np.isnan(X)] == 0.0).all()
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, -3e7, 1e-20])
+@pytest.mark.parametrize("value", [0.0, 0.1, -0.1, -3e7, 1e-20])
 def test_a_constant_column_has_deviation_1_and_becomes_0(value):
     x = np.full((99, 1), value)
 

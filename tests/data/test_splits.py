@@ -183,6 +183,15 @@ def test_starts_differ_from_client_to_client(shares, split):
     assert len({tuple(row) for row in codes.tolist()}) > 1
 
 
+def test_valid_rows_are_drawn_independently_of_test_rows():
+    """One test and one valid row out of five: over 400 clients, all twenty pairs of them occur."""
+    owner, target = np.repeat(np.arange(400), 5), np.tile(np.arange(5.0), 400)
+
+    codes = stratified(KEY, owner, target, SHARES).reshape(400, 5)
+
+    assert len({tuple(row) for row in codes.tolist()}) == 20
+
+
 def test_the_targets_of_one_client_do_not_touch_the_split_of_another():
     other = np.where(OWNER == 6, LABELS[::-1], LABELS)
 

@@ -167,6 +167,15 @@ def test_of_many_clients_sixty_are_shown_and_the_title_says_so(axes):
     assert panels[1].get_title().endswith("\n60 of 1,500 clients")
 
 
+def test_clients_are_picked_from_every_group(axes):
+    """Every other of 119 clients would be one group only, were they not put in order first."""
+    member = np.arange(119) % 2
+
+    panels = axes(labelled(member, range(119), group={str(k): int(member[k]) for k in range(119)}))
+
+    assert heat_map(panels).sum(0).tolist() == [30, 30]
+
+
 def test_the_commonest_symbols_are_shown(axes):
     """Symbol k of 40 stands k + 1 times: the thirty commonest are 10..39."""
     y = np.repeat(np.arange(40), np.arange(1, 41))
@@ -254,6 +263,12 @@ def test_principal_components_are_ordered_by_variance():
 
     np.testing.assert_allclose(np.abs(points), [[3, 0], [3, 0], [0, 1], [0, 1]], atol=1e-12)
     np.testing.assert_allclose(share, [0.9, 0.1])
+
+
+def test_a_single_column_has_no_second_component():
+    points, share = principal(np.array([[1.0], [3.0]]))
+
+    np.testing.assert_allclose([*np.abs(points), share], [[1, 0]] * 3, atol=1e-12)
 
 
 def test_one_client_has_no_direction():

@@ -90,7 +90,7 @@ def is_federation(path: str | Path) -> bool:
     """Whether a path is a folder with the manifest of a federation, of whatever version."""
     try:
         manifest = json.loads((Path(path) / MANIFEST).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(manifest, dict) and manifest.get("format") == FORMAT
 

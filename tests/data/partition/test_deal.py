@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plures.data import from_arrays
 from plures.data.partition import classes, dirichlet, iid, label_set_groups, lognormal, shards, zipf
-from plures.data.partition.deal import dealt, labels_to_deal_by, names_of, pool_of, rounded, topped_up
+from plures.data.partition.deal import dealt, key_of, labels_to_deal_by, names_of, pool_of, rounded, topped_up
 from plures.data.splits import sizes_of
 from plures.errors import BadValue, Unsupported
 
@@ -471,6 +471,12 @@ def test_rows_without_a_single_label_cannot_be_dealt_by_label(dealer, given):
 
     wanted = "deals by label, but a row of these data has no single label; use iid or lognormal"
     assert str(refusal.value) == f"{name} {wanted}"
+
+
+def test_steps_and_seeds_have_keys_of_their_own():
+    keys = [key_of(seed, step) for seed in (0, 1) for step in ("iid", "zipf")]
+
+    assert len({jax.random.key_data(key).tobytes() for key in keys}) == 4
 
 
 @pytest.mark.parametrize(("number", "last"), [(1, "client-000"), (1000, "client-999"), (1001, "client-1000")])
