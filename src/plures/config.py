@@ -44,7 +44,7 @@ class DataPart(Part):
     @classmethod
     def _check_hold_out(cls, given: Any) -> Any:
         number = isinstance(given, int | float) and not isinstance(given, bool)
-        if number and given >= 0 and (given < 1 or given == int(given)):
+        if number and 0 <= given < float("inf") and (given < 1 or given == int(given)):
             return int(given) if given == int(given) else given
         if given is None or (isinstance(given, list | tuple) and all(isinstance(one, str) for one in given)):
             return given

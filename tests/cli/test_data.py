@@ -9,7 +9,7 @@ import pytest
 
 from plures import cli
 from plures.cli import commands
-from plures.cli.data import hold_out_of
+from plures.cli.data import file_name_of, hold_out_of
 from plures.data import open_federation
 
 QUICK = ["--rounds", "1", "--seeds", "1", "--model", "softmax", "--executor", "vectorized", "-m", "fedavg"]
@@ -84,7 +84,7 @@ def test_the_check_says_what_every_column_was_taken_for(table, capsys):
 
     said = capsys.readouterr().out
     assert code == 0
-    assert "sound: 4 clients, 61 rows, classification" in said
+    assert "sound: 4 clients (0 held out), 61 rows, classification" in said
     kinds = {line.split()[0]: line.split()[1] for line in said.splitlines() if len(line.split()) >= 2}
     assert [kinds[name] for name in ("clinic", "age", "ward", "ill")] == ["client", "number", "category", "target"]
 
@@ -158,7 +158,51 @@ def test_a_mistake_is_one_clear_line_and_exit_code_1(table, tmp_path, capsys, ar
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("auto", None), ("0", 0), ("8", 8), ("0.25", 0.25), ("a, b", ("a", "b")), ("-1", -1)],
+    [("auto", None), ("0", 0), ("8", 8), ("0.25", 0.25), ("a, b", ("a", "b")), ("-1", -1), ("inf", ("inf",))],
 )
 def test_who_is_held_out_is_read_from_text(text, expected):
     assert hold_out_of(text) == expected
+
+
+def test_a_study_whose_inputs_changed_is_not_resumed(table, tmp_path, capsys):
+    plures("compare", "--data", table, *COLUMNS, *QUICK, "--out", "out")
+    changed = pl.read_csv(table).with_columns(age=pl.col("age") * pl.col("day"))
+    changed.write_csv(table)
+    before = Path("out/data.json").read_text()
+
+    assert plures("resume", "out") == 1
+    assert "the data changed since" in capsys.readouterr().err
+    assert Path("out/data.json").read_text() == before
+
+
+def test_names_in_brackets_are_shown_as_they_are(tmp_path, capsys):
+    rows = [{"who": who, "income [eur]": float(k), "y": k % 2} for who in ("[/x]", ":b:") for k in range(9)]
+    pl.DataFrame([*rows, {"who": "[dept]", "income [eur]": 1.0, "y": 1}]).write_csv("t.csv")
+
+    assert plures("data", "check", "t.csv", "--target", "y", "--client", "who") == 0
+    assert plures("data", "describe", "t.csv", "--target", "y", "--client", "who", "--picture", "p.png") == 0
+    said = capsys.readouterr().out
+    assert "income [eur]" in said
+    assert "warning: 1 client without test rows: [dept]" in said
+
+
+def test_the_check_refuses_what_cannot_be_compared(tmp_path, capsys):
+    rows = [{"who": "ab"[k % 2], "part": "train", "x": float(k), "y": k % 3} for k in range(12)]
+    pl.DataFrame(rows).write_csv("t.csv")
+
+    assert plures("data", "check", "t.csv", "--target", "y", "--client", "who", "--split", "part") == 1
+    assert "wrong: no client has test rows" in capsys.readouterr().out
+
+
+def test_a_folder_named_like_a_data_set_is_reached_by_its_path(tmp_path, capsys):
+    (tmp_path / "digits").mkdir()
+    for who in "ab":
+        rows = [{"x": float(k), "y": k % 2} for k in range(9)]
+        pl.DataFrame([*rows, {"x": float(ord(who)), "y": 1}]).write_csv(tmp_path / "digits" / f"{who}.csv")
+
+    assert plures("data", "check", "./digits", "--target", "y") == 0
+    assert "2 clients" in capsys.readouterr().out
+
+
+def test_pictures_of_different_partitions_have_different_names():
+    assert file_name_of("digits|iid") != file_name_of("digits|zipf")

@@ -348,6 +348,10 @@ def test_who_is_set_aside_follows_the_clients():
     assert shuffled.hold_out()[1].names == ("c4", "c1")
 
 
+def test_a_part_without_clients_set_aside_sets_nobody_aside():
+    assert SET_APART.take([0, 2, 3]).apart is None
+
+
 @pytest.mark.parametrize("options", [{}, {"num_clients": 3}, {"share": 0.2}, {"clients": ["c5"]}])
 def test_parts_set_nobody_aside_any_more(options):
     assert [part.apart for part in SET_APART.hold_out(**options)] == [None, None]
@@ -559,3 +563,25 @@ def test_notes_are_added_in_order():
 
 def test_parts_keep_the_notes_of_the_whole():
     assert [part.notes for part in MANY.noted("small").hold_out(num_clients=2)] == [("small",)] * 2
+
+
+def test_equal_federations_have_equal_fingerprints():
+    assert federation().fingerprint == federation().fingerprint
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda whole: replace(whole, x=whole.x + np.eye(10, 2)),
+        lambda whole: replace(whole, y=np.roll(whole.y, 1)),
+        lambda whole: replace(whole, names=("a", "b", "d")),
+        lambda whole: replace(whole, count=whole.count[:, ::-1]),
+        lambda whole: replace(whole, start=whole.start + 1),
+        lambda whole: whole.renumbered(1),
+    ],
+    ids=["input", "label", "name", "count", "start", "uid"],
+)
+def test_whatever_differs_changes_the_fingerprint(other):
+    whole = federation()
+
+    assert other(whole).fingerprint != whole.fingerprint

@@ -29,7 +29,6 @@ from plures.cli.data import (
     Time,
     data_app,
     data_part,
-    table_options,
     tell_notes,
 )
 from plures.cli.show import entries_table, method_page, methods_table
@@ -68,6 +67,7 @@ def main(
 
 @app.command("compare")
 def compare_command(
+    context: typer.Context,
     methods: Annotated[
         list[str] | None,
         typer.Option("--method", "-m", help="A method, e.g. 'ditto:lam=0.5'; repeatable."),
@@ -103,9 +103,8 @@ def compare_command(
     """Compare methods on a federation: leaderboard, per-client table, run folder."""
     if seeds < 1:
         raise BadValue("seeds", seeds, "1 or more")
-    options = table_options(target, client, task, split, time, recording, shares, ignore, category, split_seed)
     found: dict[str, Any] = {
-        "data": data_part(dataset, options, hold_out=hold_out, data_dir=data_dir).model_dump(),
+        "data": data_part({**context.params, "name": dataset}).model_dump(),
         "model": model,
         "plan": {"epochs": epochs, "batch": batch, "lr": lr, "optimizer": optimizer},
         "eval_every": eval_every,
@@ -224,8 +223,6 @@ def play_study(study: Study, out: Path) -> None:
     claim(out, resolved)
     if kept:
         console.print(f"{kept} finished runs are kept from before in {out}", highlight=False)
-    about = {**seen.describe(), "unseen_clients": unseen.num_clients if unseen else 0}
-    (out / "data.json").write_text(json.dumps(about, indent=2))
     with study_bars(console) as tell:
         result = compare(
             study.methods or default_methods(seen),
@@ -244,6 +241,8 @@ def play_study(study: Study, out: Path) -> None:
             eval_every=study.eval_every,
             checkpoint_every=study.checkpoint_every,
         )
+    about = {**seen.describe(), "unseen_clients": unseen.num_clients if unseen else 0}
+    (out / "data.json").write_text(json.dumps(about, indent=2))
     console.print(leaderboard(result, width=console.width))
     console.print(LEGEND, style="dim")
     tell_notes(seen)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from plures.cli.show import columns_table, data_tables, facts_table
 from plures.config import DataPart, make_study
@@ -45,37 +49,7 @@ def data_list() -> None:
 
 @data_app.command("check")
 def data_check(
-    path: Annotated[Path, typer.Argument(help="A table (CSV, Parquet), or a folder with a file per client.")],
-    target: Target = None,
-    client: Client = None,
-    task: Task = None,
-    split: Split = None,
-    time: Time = None,
-    recording: Recording = None,
-    shares: Shares = None,
-    ignore: Ignore = None,
-    category: Category = None,
-    split_seed: SplitSeed = None,
-) -> None:
-    """Read own data as a comparison would, and say everything that is wrong or odd about them."""
-    if known_set(str(path)) is not None or is_federation(path):
-        federation = DataPart(name=str(path)).spec.whole()
-        console.print(f"{path}: sound; {federation.num_clients} clients", highlight=False)
-        return
-    options = table_options(target, client, task, split, time, recording, shares, ignore, category, split_seed)
-    found = inspect_own(path, TableOptions(**options))
-    console.print(columns_table(found))
-    for note in found.notes:
-        console.print(f"warning: {note}", style="yellow", highlight=False, soft_wrap=True)
-    for error in found.errors:
-        console.print(f"wrong: {error}", style="red", highlight=False, soft_wrap=True)
-    if found.errors:
-        raise typer.Exit(1)
-    console.print(f"sound: {found.clients} clients, {found.rows} rows, {found.task} ({found.why})", highlight=False)
-
-
-@data_app.command("describe")
-def data_describe(
+    context: typer.Context,
     name: Name,
     target: Target = None,
     client: Client = None,
@@ -87,23 +61,69 @@ def data_describe(
     ignore: Ignore = None,
     category: Category = None,
     split_seed: SplitSeed = None,
+    hold_out: HoldOut = "auto",
     data_dir: DataDir = None,
-    picture: Annotated[Path | None, typer.Option(help="Where the picture goes (PNG).")] = None,
+) -> None:
+    """Read data as a comparison would, and say everything that is wrong or odd about them."""
+    part = data_part(context.params)
+    if is_own(part.name):
+        tell_columns(part)
+    federation = part.spec.whole()
+    if not federation.count[:, 2].any():
+        say("wrong: no client has test rows, so methods cannot be compared", style="red")
+        raise typer.Exit(1)
+    if not is_own(part.name):
+        tell_notes(federation)
+    rows, apart = int(federation.count.sum()), 0 if federation.apart is None else int(federation.apart.sum())
+    say(f"sound: {federation.num_clients} clients ({apart} held out), {rows:,} rows, {federation.task}")
+
+
+def tell_columns(part: DataPart) -> None:
+    """What every column of an own table is taken for, and all that is wrong; ends the command if anything is."""
+    spec = part.spec
+    found = inspect_own(spec.text, TableOptions(**spec.options, hold_out=spec.wanted, hold_out_seed=spec.seed))
+    console.print(columns_table(found))
+    for note in found.notes:
+        say(f"warning: {note}", style="yellow")
+    for error in found.errors:
+        say(f"wrong: {error}", style="red")
+    if found.errors:
+        raise typer.Exit(1)
+    say(f"task: {found.task} ({found.why}); --task says otherwise")
+
+
+@data_app.command("describe")
+def data_describe(
+    context: typer.Context,
+    name: Name,
+    target: Target = None,
+    client: Client = None,
+    task: Task = None,
+    split: Split = None,
+    time: Time = None,
+    recording: Recording = None,
+    shares: Shares = None,
+    ignore: Ignore = None,
+    category: Category = None,
+    split_seed: SplitSeed = None,
+    hold_out: HoldOut = "auto",
+    data_dir: DataDir = None,
+    picture: Annotated[Path | None, typer.Option(help="Where the picture goes (PNG); else under runs/.")] = None,
 ) -> None:
     """Say how clients differ: sizes, classes, label skew, feature shift, clients too small to split; draw it."""
-    options = table_options(target, client, task, split, time, recording, shares, ignore, category, split_seed)
-    federation = data_part(name, options, hold_out="auto", data_dir=data_dir).spec.whole()
+    path = picture or Path("runs") / f"{file_name_of(name)}.png"
+    if path.suffix != ".png" or path.parent.is_file():
+        raise BadValue("picture", str(path), "a file that ends in .png, in a folder")
+    federation = data_part(context.params).spec.whole()
     console.print(facts_table(federation, measured(federation)))
     tell_notes(federation)
-    path = picture or Path("runs") / f"{federation.title.replace(' ', '-')}.png"
-    if path.suffix != ".png":
-        raise BadValue("picture", str(path), "a file that ends in .png")
     path.parent.mkdir(parents=True, exist_ok=True)
-    console.print(f"picture: {_drawn(federation, path)}", highlight=False)
+    say(f"picture: {_drawn(federation, path)}")
 
 
 @data_app.command("save")
 def data_save(
+    context: typer.Context,
     name: Name,
     to: Annotated[Path, typer.Argument(help="The folder to write.")],
     target: Target = None,
@@ -121,41 +141,60 @@ def data_save(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a federation that is there.")] = False,
 ) -> None:
     """Write a federation as files (arrays and a manifest with hashes) that load at once, anywhere."""
-    options = table_options(target, client, task, split, time, recording, shares, ignore, category, split_seed)
-    federation = data_part(name, options, hold_out=hold_out, data_dir=data_dir).spec.whole()
+    federation = data_part(context.params).spec.whole()
     folder = save(federation, to, overwrite=overwrite)
     tell_notes(federation)
-    console.print(f"wrote {folder}: {federation.num_clients} clients; use it with --data {folder}", highlight=False)
+    say(f"wrote {folder}: {federation.num_clients} clients; use it with --data {folder}")
 
 
-def table_options(*given: Any) -> dict[str, Any]:
-    """The options of an own table that were set, by name."""
-    names = ("target", "client", "task", "split", "time", "recording", "shares", "ignore", "categories", "seed")
-    found = {name: value for name, value in zip(names, given, strict=True) if value not in (None, [])}
+TABLE = ("target", "client", "task", "split", "time", "recording", "shares", "ignore")
+UNSET = (None, [], ())
+RENAMED = {"category": "categories", "split_seed": "seed"}
+
+
+def data_part(given: Mapping[str, Any]) -> DataPart:
+    """The data section of a study from the options of a command."""
+    text, options = given["name"], table_options(given)
+    if options and not is_own(text):
+        said = next(word for word in (*TABLE, *RENAMED) if given[word] not in UNSET)
+        raise BadValue(f"--{said.replace('_', '-')}", given[said], "left out: it is for own files")
+    folder = given["data_dir"]
+    part = {
+        "name": str(Path(text).absolute()) if is_path(text) else text,
+        "options": options,
+        "hold_out": hold_out_of(given["hold_out"]),
+        "data_dir": None if folder is None else str(folder.absolute()),
+    }
+    return make_study({"data": part}, where="the command line").data
+
+
+def table_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an own table that were set, by the names a table has for them."""
+    names = {**{name: name for name in TABLE}, **RENAMED}
+    found = {own: given[name] for name, own in names.items() if given[name] not in UNSET}
     if "shares" in found:
         found["shares"] = _numbers(found["shares"])
     return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
-def data_part(text: str, options: dict[str, Any], *, hold_out: str, data_dir: Path | None) -> DataPart:
-    """The data section of a study from what the command line says."""
-    if options and known_set(text) is not None:
-        name = next(iter(options)).replace("_", "-")
-        raise BadValue(
-            f"--{name}", options[next(iter(options))], "left out: it is for own files, not for named data"
-        )
-    part = {
-        "name": str(Path(text).absolute()) if is_path(text) else text,
-        "options": options,
-        "hold_out": hold_out_of(hold_out),
-        "data_dir": None if data_dir is None else str(data_dir.absolute()),
-    }
-    return make_study({"data": part}, where="the command line").data
+def is_own(text: str) -> bool:
+    """Whether a text stands for a table or a folder of the user's, not for a named set or a saved federation."""
+    return known_set(text) is None and not is_federation(text)
+
+
+def file_name_of(text: str) -> str:
+    """A text as part of a file's name: 'digits|iid' and 'digits|zipf' get different ones.
+
+    >>> file_name_of("digits:num_clients=9|iid"), file_name_of("data/visits.csv")
+    ('digits-num_clients-9-iid', 'visits')
+    """
+    short = Path(text).stem if is_own(text) and "|" not in text else text
+    return re.sub(r"[^\w.]+", "-", short).strip("-.") or "data"
 
 
 def is_path(text: str) -> bool:
     """Whether a text names something on the disk; a data set's name goes first."""
-    return known_set(text) is None and Path(text.split("|")[0]).exists()
+    return known_set(text) is None and (Path(text).exists() or Path(text.split("|")[0]).exists())
 
 
 def hold_out_of(text: str) -> int | float | tuple[str, ...] | None:
@@ -168,9 +207,11 @@ def hold_out_of(text: str) -> int | float | tuple[str, ...] | None:
         return None
     for kind in (int, float):
         try:
-            return kind(text)
+            number = kind(text)
         except ValueError:
             continue
+        if math.isfinite(number):
+            return number
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
@@ -184,7 +225,12 @@ def _numbers(text: str) -> tuple[float, ...]:
 def tell_notes(federation: Federation) -> None:
     """Print the warnings that the data carry."""
     for note in federation.notes:
-        console.print(f"warning: {note}", style="yellow", highlight=False, soft_wrap=True)
+        say(f"warning: {note}", style="yellow")
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print a line as it is: names of clients and columns may hold brackets and colons."""
+    console.print(Text(text, style=style or ""), soft_wrap=True)
 
 
 def _drawn(federation: Federation, path: Path) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 from rich.table import Table
+from rich.text import Text
 
 from plures.data import Federation, worlds
 from plures.data.own.summary import Summary
@@ -38,20 +39,20 @@ def data_tables() -> list[Table]:
 
 def columns_table(found: Summary) -> Table:
     """What every column of an own table was taken for."""
-    table = plain_table(f"{found.title}: {found.rows:,} rows, {found.clients:,} clients")
+    table = plain_table(Text(f"{found.title}: {found.rows:,} rows, {found.clients:,} clients"))
     for name in ("column", "taken for", "missing", "levels"):
         table.add_column(name, justify="right" if name == "missing" else "left")
     for column in found.columns:
         missing = str(column.missing) if column.missing else ""
-        table.add_row(column.name, column.kind, missing, _some(column.levels) if column.levels else "")
+        table.add_row(Text(column.name), column.kind, missing, Text(_some(column.levels)) if column.levels else "")
     if found.class_names:
-        table.caption = f"classes: {_some(found.class_names)}"
+        table.caption = Text(f"classes: {_some(found.class_names)}")
     return table
 
 
 def facts_table(federation: Federation, measured: Mapping[str, float | None]) -> Table:
     """How many clients, of what sizes, and how they differ."""
-    table = plain_table(f"{federation.title}: {federation.task}")
+    table = plain_table(Text(f"{federation.title}: {federation.task}"))
     table.add_column("what", no_wrap=True)
     table.add_column("how much")
     facts = federation.describe()
@@ -62,7 +63,7 @@ def facts_table(federation: Federation, measured: Mapping[str, float | None]) ->
         ("rows", ", ".join(f"{split} {number:,}" for split, number in facts["examples"].items())),
         ("training rows per client", f"{rows['p5']:.0f} | {rows['median']:.0f} | {rows['p95']:.0f} (5, 50, 95 %)"),
         ("inputs", " x ".join(map(str, federation.shape)) or "none"),
-        ("classes", str(facts["classes"]) if facts["classes"] else None),
+        ("classes", _classes(federation)),
         ("planted groups", str(facts["groups"]) if facts["groups"] else None),
         ("domains", str(facts["domains"]) if facts["domains"] else None),
     ]
@@ -70,11 +71,17 @@ def facts_table(federation: Federation, measured: Mapping[str, float | None]) ->
     lines += [(what, _some(facts[key])) for what, key in WITHOUT.items() if facts[key]]
     for what, said in lines:
         if said is not None:
-            table.add_row(what, said)
+            table.add_row(what, Text(said))
     return table
 
 
 WITHOUT = {"clients without valid rows": "without_valid_rows", "clients without test rows": "without_test_rows"}
+
+
+def _classes(federation: Federation) -> str | None:
+    if not federation.num_classes:
+        return None
+    return _some(federation.class_names) if federation.class_names else str(federation.num_classes)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -88,7 +95,9 @@ def entries_table(title: str, registry: Registry) -> Table:
     for name in ("name", "what it is", "options"):
         table.add_column(name)
     for entry in registry.values():
-        table.add_row(entry.name, entry.summary, ", ".join(entry.options))
+        # Memory reuse is for whoever owns the data, not for a text.
+        options = [name for name in entry.options if name != "in_place"]
+        table.add_row(entry.name, entry.summary, ", ".join(options))
     return table
 
 

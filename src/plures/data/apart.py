@@ -13,7 +13,7 @@ from plures.data.federation import Federation, share_to_number
 from plures.errors import BadValue, UnknownChoice
 from plures.keys import Purpose, derive, root
 
-HoldOut = int | float | str | tuple[str, ...]
+HoldOut = int | float | tuple[str, ...] | str
 AUTO_SHARE, AUTO_LEAST = 0.2, 10
 WANTED = "a number of clients, a share between 0 and 1, or a list of names"
 
@@ -27,7 +27,7 @@ def choose_apart(names: Sequence[str], hold_out: HoldOut, seed: int) -> NDArray[
     >>> choose_apart(["a", "b", "c"], ("c",), 0)
     array([False, False,  True])
     """
-    if hold_out == "auto":
+    if hold_out in ("auto", ("auto",)):
         hold_out = AUTO_SHARE if len(names) >= AUTO_LEAST else 0
     if isinstance(hold_out, tuple | list):
         return _named(list(names), list(hold_out))
@@ -45,6 +45,14 @@ def choose_apart(names: Sequence[str], hold_out: HoldOut, seed: int) -> NDArray[
 def set_apart(federation: Federation, apart: NDArray[np.bool_]) -> Federation:
     """The federation with these clients marked as unseen, if there are any."""
     return replace(federation, apart=apart if apart.any() else None)
+
+
+def marked(federation: Federation, hold_out: HoldOut, seed: int) -> Federation:
+    """The federation with clients chosen by number, share or name marked as unseen; drawn ones by their uids."""
+    order = np.argsort(federation.uid)
+    apart = np.zeros(federation.num_clients, bool)
+    apart[order] = choose_apart([federation.names[row] for row in order], hold_out, seed)
+    return set_apart(federation, apart)
 
 
 def _drawn(num_clients: int, number: int, seed: int) -> NDArray[np.bool_]:

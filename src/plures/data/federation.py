@@ -6,8 +6,10 @@ A client's rows lie together, its train rows first, then valid, then test. Train
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plures.data.check import as_array, check_arrays, labels_of, one_per_client, split_codes
-from plures.data.splits import at_random
+from plures.data.splits import SHARES, Shares, at_random
 from plures.errors import BadData, BadValue, UnknownChoice, Unsupported
 from plures.keys import Purpose, derive, root
 from plures.types import Model
@@ -31,7 +33,8 @@ class Federation:
 
     ``start`` and ``count`` are (clients, 3): where each client's train, valid and test rows lie in ``x``, ``y``.
     ``apart`` marks clients that the data themselves set aside as unseen: ``hold_out()`` without arguments takes
-    those. ``notes`` are warnings a report must carry (rows left out, clients too small to split).
+    those. ``unit`` names what a split keeps together (a recording), if anything. ``notes`` are warnings a report
+    must carry (rows left out, clients too small to split).
     """
 
     x: NDArray[Any]
@@ -48,6 +51,8 @@ class Federation:
     num_domains: int = 0
     title: str = "federation"
     apart: NDArray[np.bool_] | None = None
+    class_names: tuple[str, ...] = ()
+    unit: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -120,7 +125,7 @@ class Federation:
             names=tuple(self.names[row] for row in chosen),
             group=None if self.group is None else self.group[chosen],
             domain=None if self.domain is None else self.domain[chosen],
-            apart=None if self.apart is None else self.apart[chosen],
+            apart=None if self.apart is None or not self.apart[chosen].any() else self.apart[chosen],
         )
 
     def subset(self, clients: Sequence[str]) -> Federation:
@@ -178,6 +183,15 @@ class Federation:
             twice.add(name)
         return np.array([where[name] for name in clients], np.int64)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short number that changes when any example, split or client does."""
+        found = zlib.crc32("\n".join(self.names).encode())
+        for values in (self.start, self.count, self.uid, self.x, self.y):
+            for first in range(0, len(values), 65536):
+                found = zlib.crc32(np.ascontiguousarray(values[first : first + 65536]).tobytes(), found)
+        return f"{found:08x}"
+
     def noted(self, *notes: str) -> Federation:
         """The same federation with further warnings for the report."""
         return replace(self, notes=self.notes + notes)
@@ -215,7 +229,7 @@ def from_arrays(
     task: str = "classification",
     num_classes: int | None = None,
     split: ArrayLike | None = None,
-    shares: tuple[float, float, float] = (0.6, 0.2, 0.2),
+    shares: Shares = SHARES,
     group: Mapping[str, int] | None = None,
     domain: Mapping[str, int] | None = None,
     clients: Sequence[str] | None = None,

@@ -39,13 +39,13 @@ class Source:
 
 def locate(source: Source, data_dir: str | None = None) -> Path:
     """The path of the file, its hash checked."""
-    named = [folder for folder in (data_dir, os.environ.get(VARIABLE)) if folder]
+    named = folders(data_dir)
     if not named:
         raise BadFile(f"no data folder is named; {source.wanted}")
-    paths = [Path(folder).expanduser() / source.file for folder in named]
+    paths = [folder / source.file for folder in named]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
-        raise BadFile(f"there is no {source.file} in {' or '.join(named)}; {source.wanted}")
+        raise BadFile(f"there is no {source.file} in {' or '.join(map(str, named))}; {source.wanted}")
     if not path.stat().st_size:
         raise BadFile(f"{path} is empty (0 bytes); {source.wanted}")
     found = _hash_of(path)
@@ -54,6 +54,11 @@ def locate(source: Source, data_dir: str | None = None) -> Path:
             f"{path} is another file or damaged: its sha256 is {found}, not {source.sha256}; {source.wanted}"
         )
     return path
+
+
+def folders(data_dir: str | None) -> list[Path]:
+    """The folders to look in: the one given, then that of the environment variable."""
+    return [Path(folder).expanduser() for folder in (data_dir, os.environ.get(VARIABLE)) if folder]
 
 
 def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from plures.data.apart import choose_apart, set_apart
+from plures.data.apart import marked
 from plures.data.federation import Federation
 from plures.data.own import TableOptions, read_own
 from plures.data.stored import is_federation, open_federation
@@ -25,31 +25,47 @@ def load(text: str, **options: Any) -> Federation:
     >>> load("digits:num_clients=1,num_groups=1|dirichlet:num_clients=12,alpha=0.3|rotation_groups").num_groups
     4
     """
-    first, *steps = text.split("|")
-    named = [Named.parse(step, PARTITIONERS) for step in steps]
-    federation = _first(first.strip(), options)
-    for step in named:
+    first, steps = parted(text)
+    federation = _first(first, options)
+    for step in steps:
         # What was loaded here belongs to nobody else, so dealing may reuse its memory.
         extra = {"in_place": True} if "in_place" in step.entry.options else {}
         federation = step.entry.factory(federation, **{**extra, **step.options})
     return federation
 
 
-def _first(text: str, options: Mapping[str, Any]) -> Federation:
-    entry = known_set(text)
-    if entry is None:
-        return _from_path(text, options)
-    given = {**Named.parse(text, WORLDS if entry.name in WORLDS else DATASETS).options, **options}
-    entry.check_options(given)
-    made = entry.factory(**given)
-    federation: Federation = made.federation if entry.name in WORLDS else made
-    return federation
+def parted(text: str) -> tuple[str, list[Named]]:
+    """The data set or path, and the partitioners after it; a path may hold a bar itself."""
+    if Path(text).exists():
+        return text, []
+    first, *steps = text.split("|")
+    return first.strip(), [Named.parse(step, PARTITIONERS) for step in steps]
 
 
 def known_set(text: str) -> Entry | None:
     """The registered data set or world that a text starts with; None for a path."""
     name = text.split("|")[0].partition(":")[0].strip()
     return next((registry[name] for registry in (WORLDS, DATASETS) if name in registry), None)
+
+
+def _first(text: str, options: Mapping[str, Any]) -> Federation:
+    entry = known_set(text)
+    if entry is None:
+        return _from_path(text, options)
+    given = _all_options(text, entry, options)
+    entry.check_options(given)
+    made = entry.factory(**given)
+    federation: Federation = made.federation if entry.name in WORLDS else made
+    return federation
+
+
+def _all_options(text: str, entry: Entry, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in the text and those beside it; one that is in both is a mistake."""
+    written = Named.parse(text, WORLDS if entry.name in WORLDS else DATASETS).options
+    twice = [name for name in written if name in options]
+    if twice:
+        raise BadValue(twice[0], options[twice[0]], f"given once, but '{text}' sets it too")
+    return {**written, **options}
 
 
 def _from_path(text: str, options: Mapping[str, Any]) -> Federation:
@@ -60,10 +76,13 @@ def _from_path(text: str, options: Mapping[str, Any]) -> Federation:
         if options:
             raise BadValue("options", dict(options), "none: a federation file is complete")
         return open_federation(path)
-    unknown = [name for name in options if name not in TableOptions.__dataclass_fields__]
-    if unknown:
-        raise UnknownChoice("option of a table", unknown[0], TableOptions.__dataclass_fields__)
-    plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    known = [one.name for one in fields(TableOptions)]
+    for name in options:
+        if name not in known:
+            raise UnknownChoice("option of a table", name, known)
+    plain: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
+    }
     return read_own(path, TableOptions(**plain))
 
 
@@ -87,22 +106,40 @@ class DataSpec:
 
     def whole(self) -> Federation:
         """All clients, those kept out of training marked as apart."""
-        wanted = self._wanted()
-        if self._scaled_by_seen():
-            return load(self.text, **self.options, hold_out=wanted)
+        first, steps = parted(self.text)
+        scaled = self._standardizes(first)
+        moving = [step.entry.name for step in steps if step.entry.tags & {"deals", "chooses"}]
+        if scaled and not moving:
+            drawn = {} if self._says_who(first) else {"hold_out": self.wanted, "hold_out_seed": self.seed}
+            return load(self.text, **self.options, **drawn)
         federation = load(self.text, **self.options)
-        if self.hold_out is None and federation.apart is not None:
+        if self.hold_out is None and (federation.apart is not None or is_federation(first)):
             return federation
-        return set_apart(federation, choose_apart(federation.names, wanted, self.seed))
+        marked_now = marked(federation, self.wanted, self.seed)
+        if scaled and marked_now.apart is not None:
+            return marked_now.noted(
+                f"inputs were standardized with all clients: {moving[0]} came before holding out"
+            )
+        return marked_now
 
-    def _wanted(self) -> Any:
+    @property
+    def wanted(self) -> Any:
+        """Who is to be held out, as the readers take it."""
         if self.hold_out is None:
             return "auto"
         return self.hold_out if isinstance(self.hold_out, int | float) else tuple(self.hold_out)
 
-    def _scaled_by_seen(self) -> bool:
+    def _standardizes(self, first: str) -> bool:
         """Whether the reader standardizes, so that it must know the unseen clients from the start."""
-        if "|" in self.text or "hold_out" in self.options:
-            return False
-        entry = known_set(self.text)
-        return not is_federation(Path(self.text)) if entry is None else "hold_out" in entry.options
+        entry = known_set(first)
+        return not is_federation(first) if entry is None else "hold_out" in entry.options
+
+    def _says_who(self, first: str) -> bool:
+        """Whether the data set's own options say who is held out; saying it twice is a mistake."""
+        entry = known_set(first)
+        given = dict(self.options) if entry is None else _all_options(first, entry, self.options)
+        if "hold_out" in given and self.hold_out is not None:
+            raise BadValue(
+                "hold_out", self.hold_out, f"given once, but the data's own options say {given['hold_out']!r}"
+            )
+        return "hold_out" in given

@@ -16,6 +16,7 @@ from plures.data.check import check_shares
 from plures.types import Key
 
 Shares = tuple[float, float, float]
+SHARES: Shares = (0.6, 0.2, 0.2)
 Codes = NDArray[np.int64]
 
 

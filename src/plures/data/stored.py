@@ -38,7 +38,11 @@ VERSION = 1
 MANIFEST, NAMES, CLIENTS, EXAMPLES = "manifest.json", "clients.json", "clients.npz", "examples.npz"
 PER_CLIENT = ("start", "count", "uid", "group", "domain", "apart")
 NEEDED = ("x", "y", "start", "count", "uid")
-FACTS = {"title": str, "task": str, "num_classes": int, "num_groups": int, "num_domains": int, "notes": list}
+TEXTS = ("class_names", "notes")
+NUMBERS = ("num_classes", "num_groups", "num_domains")
+FACTS: dict[str, Any] = (
+    dict.fromkeys(("title", "task", "unit"), str) | dict.fromkeys(NUMBERS, int) | dict.fromkeys(TEXTS, list)
+)
 BLOCK_BYTES = 2**24
 ALIGN = 64
 
@@ -78,7 +82,7 @@ def open_federation(folder: str | Path, *, memory_map: bool | None = None, verif
     found: dict[str, Any] = {
         name: _load(one, memory_map and name in ("x", "y"), verify) for name, one in arrays.items()
     }
-    facts = {name: manifest[name] for name in FACTS} | {"notes": tuple(manifest["notes"])}
+    facts: dict[str, Any] = {name: tuple(manifest[name]) if name in TEXTS else manifest[name] for name in FACTS}
     federation = Federation(**found, **facts, names=_read_names(place, manifest["names"]))
     wrong = _contradiction(federation)
     if wrong:
@@ -263,8 +267,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     named = set(manifest["arrays"])
     if not set(NEEDED) <= named <= {*NEEDED, *PER_CLIENT}:
         raise BadFile(f"{file} is damaged: it names the arrays {', '.join(sorted(named))}")
-    if not all(isinstance(note, str) for note in manifest["notes"]):
-        raise BadFile(f"{file} is damaged: its notes should be lines of text")
+    for name in TEXTS:
+        if not all(isinstance(line, str) for line in manifest[name]):
+            raise BadFile(f"{file} is damaged: its {name} should be lines of text")
     return manifest
 
 

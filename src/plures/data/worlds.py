@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from plures import registry
 from plures.data.federation import Federation, from_arrays
+from plures.data.splits import SHARES
 from plures.errors import BadValue, UnknownChoice
 from plures.keys import Purpose, derive, root
 from plures.models import linear
@@ -172,7 +173,7 @@ def linear_clusters(
         planted.x,
         (planted.signal + sigma * noise).astype(np.float32),
         group=planted.group,
-        shares=(0.6, 0.2, 0.2),
+        shares=SHARES,
         task="regression",
         title="linear clusters",
         seed=seed,
@@ -202,7 +203,7 @@ def logistic_clusters(
         planted.x,
         np.asarray(y, np.int32),
         group=planted.group,
-        shares=(0.6, 0.2, 0.2),
+        shares=SHARES,
         num_classes=2,
         title="logistic clusters",
         seed=seed,
@@ -260,7 +261,7 @@ def density(
         np.zeros((num_clients, rows, 0), np.float32),
         np.asarray(y, np.int32),
         group=group,
-        shares=(0.6, 0.2, 0.2),
+        shares=SHARES,
         task="density",
         num_classes=num_symbols,
         title="categorical density",

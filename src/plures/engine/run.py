@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -210,13 +209,12 @@ class Runner:
     def _identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on."""
         cohort = cohorts.cohort(self.settings.cohort)
-        labels = zlib.crc32(np.ascontiguousarray(self.everyone.y).tobytes())
         plan = self.method.plan
         return {
             "seed": self.settings.seed,
             "cohort": repr(cohort),
             "clients": self.num_seen,
-            "labels": labels,
+            "data": self.everyone.fingerprint,
             "plan": f"{plan.epochs} {plan.steps} {plan.batch} {plan.lr}",
             "channels": len(self.settings.channels),
             "store": "memory" if self.settings.store == "memory" else "disk",

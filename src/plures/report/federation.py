@@ -33,6 +33,7 @@ def picture(federation: Federation, path: str | Path, *, class_names: Sequence[s
 
     The titles carry ``measure``'s numbers. Many clients are shown by an even pick, and the title says so.
     """
+    class_names = class_names or federation.class_names or None
     if class_names is not None and len(class_names) != federation.num_classes:
         raise BadValue("class_names", list(class_names), f"{federation.num_classes} names, one per class")
     numbers = measured(federation)

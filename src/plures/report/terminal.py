@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
+from rich.text import TextType
 
 from plures.study import Comparison, StudyProgress
 from plures.study.reproduce import Row
@@ -48,7 +49,7 @@ LEGEND = (
 )
 
 
-def plain_table(title: str) -> Table:
+def plain_table(title: TextType) -> Table:
     """An empty table in the house style: light rules, narrow gaps."""
     return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
 

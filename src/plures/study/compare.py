@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import sys
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,8 +226,7 @@ def _mark(method: Method, federation: Federation, rounds: int, settings: Mapping
     """What a finished run was made with, as far as it can be told."""
     plan = method.plan
     local = f"{plan.epochs} {plan.steps} {plan.batch} {plan.lr}"
-    labels = zlib.crc32(np.ascontiguousarray(federation.y).tobytes())
-    return f"rounds {rounds}, cohort {settings.get('cohort')}, plan {local}, labels {labels:08x}"
+    return f"rounds {rounds}, cohort {settings.get('cohort')}, plan {local}, data {federation.fingerprint}"
 
 
 def _finished(folder: Path | None, mark: str) -> tuple[pl.DataFrame | None, float]:
@@ -236,6 +234,9 @@ def _finished(folder: Path | None, mark: str) -> tuple[pl.DataFrame | None, floa
     if folder is None or not (folder / "done.json").exists():
         return None, 0.0
     about = json.loads((folder / "done.json").read_text())
-    if about.get("mark") != mark:
+    before = str(about.get("mark"))
+    if before != mark and before.rpartition(", data ")[0] == mark.rpartition(", data ")[0]:
+        raise BadFile(f"the data changed since the run in {folder} was made; use another folder")
+    if before != mark:
         raise BadFile(f"{folder} holds a run with other settings ({about.get('mark')}); use another folder")
     return pl.read_parquet(folder / "clients.parquet"), float(about["seconds"])

@@ -126,6 +126,16 @@ def test_rows_without_a_target_are_left_out(npz):
     assert federation.notes[0] == "1 row without a target left out, of 1 client: a"
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.uint8])
+def test_images_without_a_target_are_left_out(npz, kind):
+    images = np.arange(12).reshape(3, 2, 2).astype(kind)
+    folder = npz("a", x=images, y=np.array([1.5, np.nan, 2.5]))
+
+    federation = read_own(folder, ALL)
+
+    np.testing.assert_allclose(federation.x, images[[0, 2]] / (255 if kind == np.uint8 else 1), rtol=1e-6)
+
+
 def test_arrays_that_are_not_used_are_noted(npz):
     folder = npz("a", x=np.arange(3.0), y=np.arange(3) + 0.5, place=np.zeros(3))
 

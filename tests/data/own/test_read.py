@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 from plures.data.own import TableOptions, inspect_own, read_own
+from plures.errors import BadData
 
 OPTIONS = TableOptions(client="site", target="y", shares=(1.0, 0.0, 0.0))
 SCALED = (np.array([-1.0, 1.0, 0.0, 0.0]) * np.sqrt(2)).astype(np.float32)  # of 1, 3, 2, 2
@@ -260,3 +261,45 @@ def test_other_and_hidden_files_of_a_folder_are_named_in_a_note(csv, tmp_path):
     notes = inspect_own(tmp_path / "clients", TableOptions(target="y")).notes
 
     assert notes[0] == "ignored in the folder (hidden, or no CSV, Parquet or NPZ file): .b.csv, old.csv, readme.txt"
+
+
+def test_rows_that_are_too_short_are_noted(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("site,x,z,y\n" + "a,1,2,0\na,3,4,1\n" * 5 + "a,5\nb,6\n" + "b,1,2,0\nb,3,4,1\n" * 5)
+
+    federation = read_own(path, TableOptions(client="site", target="y"))
+
+    assert "t.csv: 2 rows with fewer than 4 values, the first is row 11" in federation.notes
+
+
+def test_files_with_the_same_bytes_are_noted(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.csv").write_text("x,y\n" + "1,0\n2,1\n" * (5 if name != "c" else 6))
+
+    federation = read_own(tmp_path, TableOptions(target="y"))
+
+    assert "the same bytes stand in a.csv, b.csv" in federation.notes
+
+
+def test_commas_that_might_part_thousands_are_noted(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("site;x;y\n" + "a;1,234;0\na;5,678;1\nb;2,345;0\nb;3,456;1\n" * 4)
+
+    federation = read_own(path, TableOptions(client="site", target="y"))
+
+    assert "t.csv: a comma is read as a decimal point (1,234 is 1.234) in x" in federation.notes
+
+
+def test_numbers_with_commas_in_quotes_are_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("site,x,y\n" + 'a,"1,234",0\na,"5,678",1\n' * 5)
+
+    with pytest.raises(BadData, match=r"column 'x' holds numbers with commas such as '1,234' in row 1"):
+        read_own(path, TableOptions(client="site", target="y"))
+
+
+def test_tabs_are_read_from_tsv_files(tmp_path):
+    path = tmp_path / "t.tsv"
+    path.write_text("site\tx\ty\n" + "a\t1\t0\nb\t2\t1\n" * 5)
+
+    assert read_own(path, TableOptions(client="site", target="y")).names == ("a", "b")

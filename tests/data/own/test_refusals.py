@@ -242,7 +242,7 @@ def test_text_in_a_number_column(csv):
     path = csv("site,size,y", "a,1,1.5", "a,2,2.5", "a,3;5,3.5", "a,4,4.5")
 
     assert refusal(path, BadData) == (
-        "column 'size' holds numbers, but '3;5' in row 3; mend it, or name the column under categories"
+        "column 'size' holds numbers, but '3;5' in row 3; mend it, or name the column as a category (--category)"
     )
 
 
@@ -250,7 +250,7 @@ def test_text_in_half_of_a_number_column(csv):
     path = csv("site,size,y", "a,1,1.5", "a,x,2.5")
 
     assert refusal(path, BadData) == (
-        "column 'size' holds numbers, but 'x' in row 2; mend it, or name the column under categories"
+        "column 'size' holds numbers, but 'x' in row 2; mend it, or name the column as a category (--category)"
     )
 
 
@@ -266,7 +266,7 @@ def test_text_in_a_number_column_of_one_file_of_a_folder(csv, tmp_path):
     csv("size,y", "3,1.5", "oops,2.5", name="b.csv", folder="clients")
 
     assert refusal(tmp_path / "clients", BadData, TableOptions(target="y")) == (
-        "column 'size' holds numbers, but 'oops' in row 2 of b.csv; mend it, or name the column under categories"
+        "column 'size' holds numbers, but 'oops' in row 2 of b.csv; mend it, or name the column as a category (--category)"
     )
 
 
@@ -284,7 +284,7 @@ def test_a_long_value_with_line_breaks_is_shown_in_one_line(csv):
 
     assert refusal(path, BadData) == (
         f"column 'size' holds numbers, but 'not a number {'x' * 27}...' in row 2; "
-        "mend it, or name the column under categories"
+        "mend it, or name the column as a category (--category)"
     )
 
 
@@ -292,7 +292,7 @@ def test_text_in_a_date_column(csv):
     path = csv("site,born,y", "a,2024-01-01,1.5", "a,2024-02-30,2.5", "a,2024-01-02,3.5")
 
     assert refusal(path, BadData) == (
-        "column 'born' holds dates, but '2024-02-30' in row 2; mend it, or name the column under categories"
+        "column 'born' holds dates, but '2024-02-30' in row 2; mend it, or name the column as a category (--category)"
     )
 
 

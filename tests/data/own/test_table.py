@@ -152,6 +152,18 @@ def test_the_rarest_of_more_than_thirty_levels_share_one_input(csv):
     )
 
 
+def test_missing_values_and_rare_levels_have_an_input_each(csv):
+    rows = [f"a,v{number:02d},{number}.5,train" for number in range(31)]
+    options = TableOptions(client="site", target="y", split="part", shares=(0.8, 0.0, 0.2))
+    path = csv("site,level,y,part", *rows, "a,,100.5,train")
+
+    summary, found = inspect_own(path, options), by_target(read_own(path, options))
+
+    assert summary.feature_names[-2:] == ("level (other)", "level (missing)")
+    assert found[30.5] == [0.0] * 30 + [1.0, 0.0]
+    assert found[100.5] == [0.0] * 31 + [1.0]
+
+
 def test_thirty_levels_need_no_other(csv):
     path = csv("site,level,y", *(f"a,v{number % 30},{number}.5" for number in range(300)))
 
@@ -209,6 +221,13 @@ def test_whole_numbers_as_classes_are_in_the_order_of_numbers(csv):
     assert read_own(path, options).y.tolist() == [2, 1, 2, 0]
 
 
+@pytest.mark.parametrize("values", ["xy", "wxyz"])
+def test_there_are_as_many_classes_as_names(csv, values):
+    path = csv("site,size,kind", *(f"a,{row},{value}" for row, value in enumerate(values * 2)))
+
+    assert read_own(path, TableOptions(client="site", target="kind")).num_classes == len(values)
+
+
 def test_a_class_of_unseen_clients_alone_counts_and_is_noted(csv):
     path = csv("site,size,kind", "a,1,x", "a,2,y", "b,1,x", "b,2,y", "c,1,x", "c,2,z")
     options = TableOptions(client="site", target="kind", hold_out=("c",), shares=(1.0, 0.0, 0.0))
@@ -234,7 +253,8 @@ def test_real_targets_keep_their_unit(csv):
         (["true", "false"] * 15, "classification", "the target is text"),
         ([3, 8] * 2, "classification", "the target holds 2 different whole numbers in 4 rows"),
         ([1.0, 2.0, 3.0] * 21, "classification", "the target holds 3 different whole numbers in 63 rows"),
-        ([1, 2, 3] * 20, "regression", "the target holds 3 different whole numbers in 60 rows"),
+        (list(range(11)) * 20, "regression", "the target holds 11 different whole numbers in 220 rows"),
+        (list(range(10)) * 2, "classification", "the target holds 10 different whole numbers in 20 rows"),
         (list(range(20)) * 21, "classification", "the target holds 20 different whole numbers in 420 rows"),
         (list(range(21)) * 22, "regression", "the target holds 21 different whole numbers in 462 rows"),
         ([0.5, 1] * 15, "regression", "the target holds numbers that are not whole"),

@@ -76,7 +76,7 @@ def test_rows_of_no_client_stay(given):
     np.testing.assert_array_equal(shifted.y[80:], given.y[80:])
 
 
-@pytest.mark.parametrize("dial", [0.3, 0.5, 0.74, 1.0])
+@pytest.mark.parametrize("dial", [0.3, 0.5, 0.77, 1.0])
 @pytest.mark.parametrize("num_groups", [2, 3])
 def test_a_dial_of_the_classes_moves_in_every_other_group(dial, num_groups):
     """So many that round(10 dial) of ten change their name, the same ones in every group; none shares a name."""
@@ -115,6 +115,13 @@ def test_the_moved_classes_are_drawn():
     }
 
     assert len(moved) > 1
+
+
+def test_there_may_be_as_many_groups_as_classes():
+    shifted = concept_shift(CLASSES, dial=1.0, num_groups=10)
+
+    assert sorted(np.unique(shifted.group)) == list(range(10))
+    assert len({tuple(renaming(shifted, g)) for g in range(10)}) == 10
 
 
 def test_one_group_agrees_with_itself():

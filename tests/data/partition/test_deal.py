@@ -1,5 +1,6 @@
 """What every dealer keeps: each example once, inside its group and domain, nobody below the smallest size."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -110,6 +111,16 @@ def test_every_class_of_a_client_has_its_share_of_the_test_rows(dealer):
     dealt_out = dealer(POOL, num_clients=12)
 
     for row in range(12):
+        own = dealt_out.y[dealt_out.start[row, 0] :][: dealt_out.count[row].sum()]
+        test = dealt_out.rows_of(dealt_out.names[row], "test")[1]
+        share = len(test) / len(own)
+        assert (abs(np.bincount(test, minlength=5) - share * np.bincount(own, minlength=5)) < 1).all()
+
+
+def test_the_rows_of_a_part_are_split_by_their_own_labels():
+    dealt_out = iid(PARTED.take([5, 4]), num_clients=2)
+
+    for row in range(2):
         own = dealt_out.y[dealt_out.start[row, 0] :][: dealt_out.count[row].sum()]
         test = dealt_out.rows_of(dealt_out.names[row], "test")[1]
         share = len(test) / len(own)
@@ -369,6 +380,27 @@ def test_without_topping_up_there_is_no_note(dealer):
     assert dealer(POOL, num_clients=12, **options).notes == ("a first note",)
 
 
+@every_dealer
+def test_what_dealing_undoes_is_noted(dealer):
+    """Recordings are torn apart, and clients set apart as unseen are no longer."""
+    given = replace(PARTED, apart=np.arange(6) < 2, unit="recording")
+
+    dealt_out = dealer(given, num_clients=12)
+
+    assert dealt_out.notes[-2:] == (
+        "rows of one recording may now lie in train and in test: scores will be too good",
+        "the rows of 2 clients that were set apart as unseen are dealt with the others",
+    )
+    assert (dealt_out.apart, dealt_out.unit) == (None, "")
+
+
+@every_dealer
+def test_names_of_classes_are_kept(dealer):
+    given = replace(POOL, class_names=("a", "b", "c", "d", "e"))
+
+    assert dealer(given, num_clients=12).class_names == given.class_names
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     amounts=st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 50)), min_size=1, max_size=9),
@@ -452,16 +484,17 @@ def test_labels_of_a_density_can_be_dealt(dealer):
 SEQUENCES = from_arrays(
     np.arange(40)[:, None], np.arange(160).reshape(40, 4) % 3, np.zeros(40, int), task="sequence"
 )
+LAST_WORDS = from_arrays(np.arange(40)[:, None], np.arange(40) % 3, np.zeros(40, int), task="sequence")
 VECTORS = from_arrays(np.arange(40.0)[:, None], np.ones((40, 2)), np.zeros(40, int), task="regression")
 
 
-@pytest.mark.parametrize("given", [SEQUENCES, VECTORS])
+@pytest.mark.parametrize("given", [SEQUENCES, LAST_WORDS, VECTORS])
 @pytest.mark.parametrize("dealer", [iid, lognormal, zipf])
 def test_rows_without_a_single_label_can_be_dealt_by_size(dealer, given):
     np.testing.assert_array_equal(all_numbers(dealer(given, num_clients=5)), np.arange(40))
 
 
-@pytest.mark.parametrize("given", [SEQUENCES, VECTORS])
+@pytest.mark.parametrize("given", [SEQUENCES, LAST_WORDS, VECTORS])
 @pytest.mark.parametrize("dealer", BY_LABEL.values(), ids=BY_LABEL)
 def test_rows_without_a_single_label_cannot_be_dealt_by_label(dealer, given):
     name = getattr(dealer, "func", dealer).__name__

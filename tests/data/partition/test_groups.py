@@ -163,6 +163,12 @@ def test_label_sets_are_drawn():
     assert len(sets) > 1
 
 
+def test_who_gets_which_rows_of_a_label_set_is_drawn():
+    dealt_out = [label_set_groups(DATA, num_groups=1, num_clients=4, seed=seed).x.tobytes() for seed in (0, 1)]
+
+    assert dealt_out[0] != dealt_out[1]
+
+
 def test_a_group_s_rows_are_dealt_equally_and_at_random():
     """Two groups of three classes, 60 rows each, for five clients: twelve rows, of about four per class."""
     planted = label_set_groups(DATA, num_groups=2, num_clients=10)
@@ -219,16 +225,33 @@ def test_a_part_of_a_federation_shares_out_the_classes_it_has():
     assert str(refusal.value) == "num_groups must be between 1 and the 2 classes there are, got 3"
 
 
-@pytest.mark.parametrize("maker", [rotation_groups, label_permutation_groups])
+@planted_groups
 def test_groups_nest_by_a_formula(maker):
-    """A client of groups g, h of two and three has the group 3 g + h of six."""
+    """A client of groups g, h of two and three has the group 3 g + h of six; each g has every h."""
     given = rotation_groups(DATA, num_groups=2, degrees=180.0)
 
     planted = maker(given, num_groups=3, seed=5)
 
-    inner = maker(DATA, num_groups=3, seed=5)
     assert planted.num_groups == 6
-    np.testing.assert_array_equal(planted.group, 3 * given.group + inner.group)
+    np.testing.assert_array_equal(planted.group // 3, given.group)
+    assert sorted(np.bincount(planted.group)) == [1, 1, 2, 2, 2, 2]
+
+
+def test_nested_names_are_those_of_the_inner_group():
+    given = rotation_groups(DATA, num_groups=2, degrees=0.0)
+
+    planted = label_permutation_groups(given, num_groups=3, seed=5)
+
+    inner = np.repeat(planted.group % 3, planted.count.sum(1))
+    np.testing.assert_array_equal((planted.y - inner) % 6, DATA.y)
+
+
+@planted_groups
+def test_the_same_groups_twice_are_drawn_anew(maker):
+    """Inside each of two groups there are both again, though seed and step are the same."""
+    planted = maker(maker(DATA, num_groups=2), num_groups=2)
+
+    assert sorted(np.bincount(planted.group)) == [2, 2, 3, 3]
 
 
 def test_nested_turns_add_up():
@@ -249,6 +272,46 @@ def test_draws_cover_all_groups_for_every_seed():
     for seed in range(10):
         group = drawn_groups(DATA, 3, jax.random.key(seed))
         assert sorted(np.bincount(group)) == [3, 3, 4]
+
+
+# Ten clients in two domains with two groups each, of two or three.
+PARTED = from_arrays(
+    IMAGES,
+    LABELS,
+    CLIENT,
+    domain={f"c{k}": k % 2 for k in range(10)},
+    group={f"c{k}": k // 5 for k in range(10)},
+)
+
+
+def test_draws_are_even_inside_each_group_and_domain():
+    for seed in range(10):
+        group = drawn_groups(PARTED, 2, jax.random.key(seed))
+        for part in ([0, 2, 4], [1, 3], [6, 8], [5, 7, 9]):
+            assert set(group[part]) == {0, 1}
+
+
+def test_groups_and_domains_draw_differently():
+    """Over keys, the two clients of one part are not in the same order of groups as those of another."""
+    drawn = np.array([drawn_groups(PARTED, 2, jax.random.key(seed)) for seed in range(12)])
+
+    assert (drawn[:, 1] != drawn[:, 6]).any()
+
+
+def test_draws_inside_groups_follow_the_uids():
+    order = np.asarray(jax.random.permutation(KEY, 10))
+
+    np.testing.assert_array_equal(drawn_groups(PARTED.take(order), 2, KEY), drawn_groups(PARTED, 2, KEY)[order])
+
+
+def test_more_groups_than_the_smallest_group_has_clients_are_refused():
+    with pytest.raises(BadValue) as refusal:
+        drawn_groups(PARTED, 3, KEY)
+
+    assert (
+        str(refusal.value)
+        == "num_groups must be between 1 and the 2 clients of the smallest group or domain, got 3"
+    )
 
 
 def test_what_a_client_has_is_given_to_its_rows_and_minus_1_to_others():

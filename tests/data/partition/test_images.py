@@ -235,6 +235,24 @@ def test_half_a_turn_of_an_oblong_image_is_exact():
     np.testing.assert_allclose(rotated(given, 180.0), given[:, ::-1, ::-1], atol=1e-6)
 
 
+def test_a_quarter_turn_of_an_oblong_image_keeps_its_shape():
+    """Five by seven pixels: a square of five by five turns, and what comes from outside the image is black."""
+    given = images(2, 5, 7, 1)
+
+    turned = rotated(given, 90.0)
+
+    np.testing.assert_allclose(turned[:, :, 1:6], np.rot90(given[:, :, 1:6], axes=(1, 2)), atol=1e-6)
+    assert (turned[:, :, [0, 6]] == 0).all()
+
+
+def test_angles_between_are_interpolated_in_straight_lines():
+    """Turned by 45 degrees, a neighbor of the middle comes from sqrt(1/2) away in both directions."""
+    turned = rotated(point(9, 4, 4), 45.0)[0, :, :, 0]
+
+    corner = (1 - np.sqrt(0.5)) ** 2
+    np.testing.assert_allclose([turned[3, 4], turned[4, 3], turned[5, 4], turned[4, 5]], corner, rtol=1e-5)
+
+
 @pytest.mark.parametrize("degrees", [10.0, 45.0, 123.0])
 def test_the_middle_pixel_stays_at_every_angle(degrees):
     turned = rotated(point(9, 4, 4), degrees)

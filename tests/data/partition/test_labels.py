@@ -78,6 +78,14 @@ def test_proportions_at_given_sizes_are_as_unequal_as_the_dirichlet_says():
     assert abs(found.mean() - expected) < 4 * found.std() / np.sqrt(400) + 1e-3
 
 
+def test_a_rare_class_varies_as_its_own_share_says():
+    """Its share has variance p (1 - p) / (A + 1), here 0.09 / 11; a draw that knew nothing of p would have half."""
+    table = table_of(dirichlet(pool([45000, 5000]), num_clients=250, alpha=5.0, sizes="equal"))
+
+    found = (table[:, 1] / table.sum(1)).var()
+    assert abs(found / (0.09 / 11) - 1) < 4 * np.sqrt(2 / 250)
+
+
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 100.0])
 def test_equal_sizes_are_equal_up_to_the_rounding_of_each_class(alpha):
     sizes = dirichlet(POOL, num_clients=12, alpha=alpha, sizes="equal").count.sum(1)
@@ -165,12 +173,16 @@ def test_a_client_whose_class_runs_out_takes_another():
 
 
 def test_fitting_goes_on_until_the_sizes_are_met():
-    """Half of twenty clients drew each class, but of the first there is twice as much: it goes to the others slowly."""
-    draw = np.repeat([[1.0, 0.0], [0.0, 1.0]], 10, axis=0)
+    """Thirteen clients of 90 rows drew the first class, seven the second, of which they lack 30 rows in 630.
+
+    So little is wrong that their share of the first class grows slowly from nothing to 30 / 7 rows each.
+    """
+    draw = np.repeat([[1.0, 0.0], [0.0, 1.0]], [13, 7], axis=0)
 
     table = fitted(draw, np.full(20, 90.0), np.array([1200.0, 600.0]))
 
-    np.testing.assert_allclose(table, np.repeat([[90.0, 0.0], [30.0, 60.0]], 10, axis=0), atol=0.5)
+    expected = np.repeat([[90.0, 0.0], [30 / 7, 600 / 7]], [13, 7], axis=0)
+    np.testing.assert_allclose(table, expected, atol=0.01)
 
 
 # Handing out: (clients, classes) tables of what everyone shall get.
@@ -273,8 +285,11 @@ def test_classes_that_cannot_be_are_refused(options, message):
     assert str(refusal.value) == message
 
 
-def test_just_enough_clients_see_every_class():
-    assert (table_of(classes(POOL, num_clients=3, per_client=2)).sum(0) == TOTALS).all()
+@pytest.mark.parametrize(("num_clients", "per_client"), [(3, 2), (5, 1), (1, 5)])
+def test_just_enough_clients_see_every_class(num_clients, per_client):
+    table = table_of(classes(POOL, num_clients=num_clients, per_client=per_client))
+
+    assert (table.sum(0) == TOTALS).all()
 
 
 def test_a_class_of_as_many_rows_as_clients_that_see_it_is_seen_by_all_of_them():

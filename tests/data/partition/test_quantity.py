@@ -1,5 +1,7 @@
 """Sizes: equal, lognormal, by Zipf's law; and the data's own clients, all or some of them."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -156,6 +158,25 @@ def test_the_order_of_rows_does_not_decide_who_is_drawn():
     shuffled = OWN.take([3, 0, 4, 2, 1])
 
     assert set(draw_clients(shuffled, num_clients=2).names) == set(draw_clients(OWN, num_clients=2).names)
+
+
+@pytest.mark.parametrize(("num_clients", "unseen"), [(5, 2), (4, 2), (3, 1), (2, 1), (1, 0)])
+def test_clients_set_apart_keep_their_share(num_clients, unseen):
+    """Two of five, rounded, and never all."""
+    given = replace(OWN, apart=np.array([True, False, True, False, False]))
+
+    for seed in range(5):
+        drawn = draw_clients(given, num_clients=num_clients, seed=seed)
+        found = 0 if drawn.apart is None else int(drawn.apart.sum())
+        assert (drawn.num_clients, found) == (num_clients, unseen)
+
+
+def test_who_of_those_set_apart_is_drawn_hangs_on_the_seed():
+    given = replace(OWN, apart=np.array([True, False, True, False, False]))
+
+    drawn = {draw_clients(given, num_clients=2, seed=seed).names for seed in range(20)}
+
+    assert {name for names in drawn for name in names} == set(SIZES)
 
 
 def test_drawing_all_clients_changes_nothing():

@@ -81,22 +81,35 @@ def test_each_client_s_images_are_changed_by_its_kind(kind):
         np.testing.assert_allclose(of_client(shifted, row), after if shifted.domain[row] else before, atol=1e-6)
 
 
+# Two domains with two groups each, of two or three clients.
+PARTED = from_arrays(
+    IMAGES,
+    LABELS,
+    CLIENT,
+    domain={f"c{k}": k % 2 for k in range(10)},
+    group={f"c{k}": k // 5 for k in range(10)},
+)
+
+
 def test_kinds_nest_inside_groups_and_domains():
-    """Two domains and three groups before: with two kinds, domain d becomes 2 d + kind, group g becomes 2 g + kind."""
-    given = from_arrays(
-        IMAGES,
-        LABELS,
-        CLIENT,
-        domain={f"c{k}": k % 2 for k in range(10)},
-        group={f"c{k}": k % 3 for k in range(10)},
-    )
+    """With two kinds, domain d becomes 2 d + kind and group g becomes 2 g + kind; every part has both kinds."""
+    shifted = feature_shift(PARTED, kinds=("none", "invert"))
 
-    shifted = feature_shift(given, kinds=("none", "invert"))
+    kind = shifted.domain % 2
+    assert (shifted.num_domains, shifted.num_groups) == (4, 4)
+    np.testing.assert_array_equal(shifted.domain, PARTED.domain * 2 + kind)
+    np.testing.assert_array_equal(shifted.group, PARTED.group * 2 + kind)
+    assert len(set(zip(shifted.domain.tolist(), shifted.group.tolist(), strict=True))) == 8
+    for row in range(10):
+        before = of_client(PARTED, row)
+        np.testing.assert_allclose(of_client(shifted, row), 1 - before if kind[row] else before, atol=1e-6)
 
-    kind = feature_shift(DATA, kinds=("none", "invert")).domain
-    assert (shifted.num_domains, shifted.num_groups) == (4, 6)
-    np.testing.assert_array_equal(shifted.domain, given.domain * 2 + kind)
-    np.testing.assert_array_equal(shifted.group, given.group * 2 + kind)
+
+def test_more_kinds_than_the_smallest_part_has_clients_are_refused():
+    with pytest.raises(
+        BadValue, match=r"^kinds must be a list of 1 to 2 kinds, so that every group and domain has"
+    ):
+        feature_shift(PARTED, kinds=("none", "invert", "blur"))
 
 
 def test_the_seed_decides_kinds_and_noise():
@@ -150,11 +163,16 @@ def test_chance_counts_the_rows_of_each_client():
             "no kind of feature shift is called 'blurr'; did you mean 'blur'? "
             "Known: background, blur, contrast, invert, noise, none, resolution, rotation",
         ),
-        ({"kinds": ()}, BadValue, "kinds must be a list of 1 to 10 kinds, at most one per client, got ()"),
+        (
+            {"kinds": ()},
+            BadValue,
+            "kinds must be a list of 1 to 10 kinds, so that every group and domain has all of them, got ()",
+        ),
         (
             {"kinds": ("none",) * 11},
             BadValue,
-            f"kinds must be a list of 1 to 10 kinds, at most one per client, got {('none',) * 11}",
+            "kinds must be a list of 1 to 10 kinds, so that every group and domain has all of them, "
+            f"got {('none',) * 11}",
         ),
         ({"strength": -0.1}, BadValue, "strength must be 0 or more, got -0.1"),
         ({"strength": float("inf")}, BadValue, "strength must be 0 or more, got inf"),
@@ -189,20 +207,20 @@ def _arm(image):
     return 16 - column, 16 - row
 
 
-POINTS = np.zeros((60, 33, 33))
+POINTS = np.zeros((200, 33, 33))
 POINTS[:, 6, 16] = 1.0
-ONE_EACH = from_arrays(POINTS, np.zeros(60, int), np.arange(60))
+ONE_EACH = from_arrays(POINTS, np.zeros(200, int), np.arange(200))
 
 
 @pytest.mark.parametrize("degrees", [20.0, 60.0])
 def test_angles_are_drawn_evenly_between_minus_and_plus_the_degrees(degrees):
-    """Sixty clients: the mean is 0, the deviation degrees / sqrt(3), and nobody is outside."""
+    """Over 200 clients: the mean is 0, the deviation degrees / sqrt(3), and nobody is outside."""
     found = np.array(angles(rotation(ONE_EACH, degrees=degrees)))
 
     assert abs(found).max() <= degrees + 1
-    assert abs(found.mean()) < 4 * degrees / np.sqrt(3 * 60)
+    assert abs(found.mean()) < 4 * degrees / np.sqrt(3 * 200)
     # A uniform draw's squares have mean 1/3 and variance 4/45.
-    assert abs((found**2).mean() / degrees**2 - 1 / 3) < 4 * np.sqrt(4 / 45 / 60)
+    assert abs((found**2).mean() / degrees**2 - 1 / 3) < 4 * np.sqrt(4 / 45 / 200)
 
 
 def test_all_images_of_a_client_are_turned_by_one_angle():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from plures.data.own.words import in_order, listed
 from plures.errors import BadData, BadFile
 
-SUFFIXES = (".csv", ".parquet", ".npz")
+TEXT = (".csv", ".tsv")
+SUFFIXES = (*TEXT, ".parquet", ".npz")
 NEEDS = "give a .csv or .parquet table, or a folder with a .csv, .parquet or .npz file per client"
 
 
@@ -34,7 +36,7 @@ class Files:
     @property
     def written(self) -> bool:
         """Whether the files hold text alone (CSV), without types."""
-        return self.paths[0].suffix.lower() == ".csv"
+        return self.paths[0].suffix.lower() in TEXT
 
 
 def find_files(path: str | Path) -> Files:
@@ -58,10 +60,18 @@ def _folder(folder: Path) -> Files:
         raise BadFile(f"the folder {folder} holds no CSV, Parquet or NPZ file; {NEEDS}")
     _check_names(paths)
     others = [path.name for path in inside if not _is_ours(path)]
-    note = f"ignored in the folder (hidden, or no CSV, Parquet or NPZ file): {listed(others)}"
+    notes = [f"ignored in the folder (hidden, or no CSV, Parquet or NPZ file): {listed(others)}"] if others else []
     by_client = {path.stem: path for path in paths}
     ordered = tuple(by_client[name] for name in in_order(by_client))
-    return Files(folder.resolve().name, ordered, per_client=True, notes=(note,) if others else ())
+    return Files(folder.resolve().name, ordered, per_client=True, notes=(*notes, *_copies(paths)))
+
+
+def _copies(paths: list[Path]) -> list[str]:
+    """A note on files that hold the same bytes: one client twice, under two names?"""
+    same: dict[str, list[str]] = {}
+    for path in paths:
+        same.setdefault(hashlib.sha256(path.read_bytes()).hexdigest(), []).append(path.name)
+    return [f"the same bytes stand in {listed(names)}" for names in same.values() if len(names) > 1]
 
 
 def _is_ours(path: Path) -> bool:

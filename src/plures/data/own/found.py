@@ -51,5 +51,7 @@ def federation_of(x: NDArray[Any], labels: Labels, layout: Layout, title: str) -
         task=labels.task,
         num_classes=len(labels.class_names),
         title=title,
+        class_names=labels.class_names,
+        unit=layout.unit,
     )
     return set_apart(made, layout.apart)

@@ -45,6 +45,7 @@ class Layout:
     names: tuple[str, ...]
     apart: NDArray[np.bool_]
     notes: tuple[str, ...]
+    unit: str = ""
 
     @property
     def use(self) -> NDArray[np.bool_]:
@@ -61,7 +62,7 @@ def lay_out(
     rows = known[np.argsort(owners.owner[known], kind="stable")]
     left, owner = np.unique(owners.owner[rows], return_inverse=True)
     names = tuple(owners.names[int(number)] for number in left)
-    apart = attempt(errors, choose_apart, names, options.hold_out, options.seed)
+    apart = attempt(errors, choose_apart, names, options.hold_out, options.hold_out_seed)
     marks = Marks(*(None if mark is None else mark[rows] for mark in marks))
     codes, notes = _split(marks, owner, labels.y[rows], options)
     count = np.bincount(owner * 3 + codes, minlength=3 * len(names)).reshape(-1, 3)
@@ -69,14 +70,14 @@ def lay_out(
     if errors or apart is None:
         return None
     notes = (*_left_out(labels, owners, names), *notes, *_small(names, count, options))
-    layout = Layout(rows, owner, codes, names, apart, notes)
+    layout = Layout(rows, owner, codes, names, apart, notes, options.recording or "")
     return layout if labels.task == "regression" else _with_rare_classes(layout, labels)
 
 
 def check_unseen(owners: Owners, options: TableOptions, errors: list[UserError]) -> None:
     """Add to errors found before what is wrong with the choice of unseen clients, if clients are known."""
     if owners.names:
-        attempt(errors, choose_apart, owners.names, options.hold_out, options.seed)
+        attempt(errors, choose_apart, owners.names, options.hold_out, options.hold_out_seed)
 
 
 def _split(marks: Marks, owner: Rows, y: NDArray[Any], options: TableOptions) -> tuple[Rows, tuple[str, ...]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from plures.data.apart import HoldOut
 from plures.data.check import check_shares
+from plures.data.splits import SHARES, Shares
 from plures.errors import BadValue, UnknownChoice
 from plures.keys import root
 
@@ -20,7 +21,7 @@ class TableOptions:
 
     At most one of ``split`` (gives train, valid or test per row), ``time`` (a client's later rows are test) and
     ``recording`` (whole recordings stay in one split) may be given. ``hold_out`` is a number of clients, a share
-    of them or their names; they are marked in the federation's ``apart``.
+    of them or their names; they are marked in the federation's ``apart``; ``hold_out_seed`` draws them, ``seed`` draws the splits.
     """
 
     target: str | None = None
@@ -29,10 +30,11 @@ class TableOptions:
     split: str | None = None
     time: str | None = None
     recording: str | None = None
-    shares: tuple[float, float, float] = (0.6, 0.2, 0.2)
+    shares: Shares = SHARES
     ignore: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     hold_out: HoldOut = 0
+    hold_out_seed: int = 0
     seed: int = 0
 
     @property
@@ -70,6 +72,7 @@ def check_numbers(options: TableOptions) -> None:
     """Refuse shares that do not add up and a seed out of range."""
     check_shares(options.shares)
     root(options.seed)
+    root(options.hold_out_seed)
 
 
 OPTION_CHECKS = (check_task, check_one_split, check_one_use, check_numbers)

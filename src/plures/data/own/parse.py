@@ -23,15 +23,27 @@ def as_meant(column: pl.Series, places: Places) -> pl.Series:
     truth = as_truth(column)
     parsed = as_ordered(column) if truth is None else truth
     if parsed is None:
+        _refuse_thousands(column, places)
         return column
     wrong = first_unparsed(column, parsed)
     if wrong is not None:
         what = "numbers" if parsed.dtype.is_numeric() else "dates"
         raise BadData(
             f"column '{column.name}' holds {what}, but '{shown(column[wrong])}' in {places.of(wrong)}; "
-            "mend it, or name the column under categories"
+            "mend it, or name the column as a category (--category)"
         )
     return parsed
+
+
+def _refuse_thousands(column: pl.Series, places: Places) -> None:
+    """Refuse numbers such as 1,234 that would be taken for words."""
+    parts = column.drop_nulls().str.contains(r"^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$")
+    if 2 * int(parts.sum()) >= max(len(parts), 1):
+        row = int(np.flatnonzero(column.str.contains(",").fill_null(False).to_numpy())[0])
+        raise BadData(
+            f"column '{column.name}' holds numbers with commas such as '{shown(column[row])}' in {places.of(row)}; "
+            "write them without, or name the column as a category (--category)"
+        )
 
 
 def as_ordered(column: pl.Series) -> pl.Series | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plures.data.own.files import TEXT
 from plures.data.own.words import counted
 from plures.errors import BadData, BadFile
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 MISSING = ("", "NA", "NaN", "nan", "null", "?")
 SEPARATORS = ",;\t"
 DECIMAL_COMMA = r"^([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)$"
+THOUSANDS = r"^\s*[+-]?\d{1,3}(,\d{3})+\s*$"
 UNNAMED = "(unnamed {})"
 
 
@@ -40,7 +42,7 @@ def read_part(path: Path, text: Collection[str]) -> Part:
     """A table file; the columns named in ``text`` are left as they are written."""
     if not path.stat().st_size:
         raise BadFile(f"{path.name} is empty (0 bytes)")
-    part = _csv(path, text) if path.suffix.lower() == ".csv" else _parquet(path)
+    part = _csv(path, text) if path.suffix.lower() in TEXT else _parquet(path)
     if not part.frame.height:
         raise BadData(f"{path.name} has no rows, only the names of columns")
     return part
@@ -67,8 +69,10 @@ def _csv(path: Path, text: Collection[str]) -> Part:
     except (pl.exceptions.PolarsError, OSError) as error:
         _refuse_long_row(path, separator, len(header))
         raise BadFile(f"{path.name} is damaged or no CSV file ({_one_line(error)})") from error
+    short = _short_rows(path, separator, len(header)) if frame.height and frame.to_series(-1).null_count() else []
     decimals = [] if separator == "," else [name for name in names if name not in text]
-    return _without_blank_lines(path.name, _tidy(frame, decimals))
+    part = _without_blank_lines(path.name, _tidy(frame, decimals))
+    return part._replace(notes=(*part.notes, *short, *_decimal_notes(path.name, frame, decimals)))
 
 
 def _header(path: Path) -> tuple[str, list[str]]:
@@ -106,6 +110,28 @@ def _refuse_long_row(path: Path, separator: str, width: int) -> None:
                     raise BadFile(f"{path.name} has {len(row)} values in row {number}, but {width} columns")
         except csv.Error:
             return
+
+
+def _short_rows(path: Path, separator: str, width: int) -> list[str]:
+    """A note on rows with fewer values than there are columns; what they lack counts as missing."""
+    with path.open(encoding="utf-8-sig", newline="", errors="replace") as stream:
+        rows = csv.reader(stream, delimiter=separator)
+        next((row for row in rows if row), None)
+        short = [number for number, row in enumerate(rows, 1) if 0 < len(row) < width]
+    first = f"the first is row {short[0]}" if short else ""
+    return [f"{path.name}: {counted(len(short), 'row')} with fewer than {width} values, {first}"] if short else []
+
+
+def _decimal_notes(file: str, frame: pl.DataFrame, decimals: list[str]) -> list[str]:
+    """A note on columns where a comma is taken for a decimal point though it could part thousands."""
+    import polars as pl
+
+    unsure = [
+        name
+        for name in decimals
+        if frame.select((pl.col(name).count() > 0) & pl.col(name).drop_nulls().str.contains(THOUSANDS).all()).item()
+    ]
+    return [f"{file}: a comma is read as a decimal point (1,234 is 1.234) in {', '.join(unsure)}"] if unsure else []
 
 
 def _one_line(error: Exception) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-KINDS = ("number", "category", "time", "split", "client", "target", "recording", "ignored")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Column:

@@ -15,6 +15,7 @@ from plures.errors import BadData
 if TYPE_CHECKING:
     import polars as pl
 
+SURELY_FEW = 10
 FEW = 20
 SHARE = 20
 
@@ -96,7 +97,7 @@ def _inferred(raw: Raw, values: NDArray[np.float64], whole: bool) -> tuple[str, 
     if not whole:
         return "regression", "the target holds numbers that are not whole"
     different = len(np.unique(values))
-    few = different <= 2 or (different <= FEW and different * SHARE < len(values))
+    few = different <= SURELY_FEW or (different <= FEW and different * SHARE < len(values))
     text = f"the target holds {counted(different, 'different whole number')} in {counted(len(values), 'row')}"
     return ("classification" if few else "regression"), text
 

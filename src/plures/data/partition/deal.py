@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from plures.data.check import check_shares
 from plures.data.federation import Examples, Federation, assemble
-from plures.data.splits import Shares, at_random, rank_within, stratified
+from plures.data.splits import SHARES, Shares, at_random, rank_within, stratified
 from plures.errors import BadValue, Unsupported
 from plures.keys import Purpose, derive, root
 from plures.types import Key
@@ -21,8 +21,6 @@ from plures.types import Key
 Owners = NDArray[np.int64]
 Rule = Callable[[Key, NDArray[np.int64], int], Owners]
 """(key, labels, number of clients) -> the client of each example, from 0 on."""
-
-SHARES = (0.6, 0.2, 0.2)
 
 
 def key_of(seed: int, step: str) -> Key:
@@ -44,12 +42,18 @@ def pool_of(federation: Federation) -> Pool:
     size = federation.count.sum(1)
     first = federation.start.min(1)
     rows = np.repeat(first - (np.cumsum(size) - size), size) + np.arange(size.sum())
+    part, facts = parts_of(federation)
+    labels = labels_to_deal_by(federation.task, federation.y[rows])
+    return Pool(rows, np.repeat(part, size), labels, facts)
+
+
+def parts_of(federation: Federation) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+    """The part of every client, and each part's (domain, group); -1 where there is none."""
     none = np.full(federation.num_clients, -1)
     domain = none if federation.domain is None else federation.domain
     group = none if federation.group is None else federation.group
     facts, part = np.unique(np.stack([domain, group], 1), axis=0, return_inverse=True)
-    labels = labels_to_deal_by(federation.task, federation.y[rows])
-    return Pool(rows, np.repeat(part.ravel(), size), labels, [(int(d), int(g)) for d, g in facts])
+    return part.ravel(), [(int(d), int(g)) for d, g in facts]
 
 
 def labels_to_deal_by(task: str, y: NDArray[Any]) -> NDArray[np.int64]:
@@ -98,9 +102,20 @@ def dealt(
         moved += poor
     codes = split_anew(jax.random.fold_in(key, len(each)), federation, pool, owner, shares)
     made = assembled(federation, pool, owner, codes, each, in_place)
-    if not moved:
-        return made
-    return made.noted(f"{moved} clients drew fewer than {min_size} rows and were topped up from larger ones")
+    if moved:
+        made = made.noted(f"{moved} clients drew fewer than {min_size} rows and were topped up from larger ones")
+    return made.noted(*_lost(federation))
+
+
+def _lost(federation: Federation) -> list[str]:
+    """Warnings about what dealing anew undoes."""
+    notes = []
+    if federation.unit:
+        notes.append(f"rows of one {federation.unit} may now lie in train and in test: scores will be too good")
+    if federation.apart is not None:
+        number = int(federation.apart.sum())
+        notes.append(f"the rows of {number} clients that were set apart as unseen are dealt with the others")
+    return notes
 
 
 def check_number(num_clients: int, min_size: int, examples: int, parts: int) -> None:
@@ -177,6 +192,7 @@ def assembled(
         num_domains=federation.num_domains,
         num_groups=federation.num_groups,
         title=federation.title,
+        class_names=federation.class_names,
     )
     return replace(made, notes=federation.notes)
 

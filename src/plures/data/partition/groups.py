@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from plures import registry
 from plures.data.federation import Federation
-from plures.data.partition.deal import SHARES, Owners, dealt, key_of, needs_labels
+from plures.data.partition.deal import Owners, dealt, key_of, needs_labels, parts_of
 from plures.data.partition.images import as_images, rotated
 from plures.data.partition.quantity import by_size
-from plures.data.splits import Shares
+from plures.data.splits import SHARES, Shares
 from plures.errors import BadValue, Unsupported
 from plures.types import Key
 
@@ -52,7 +52,7 @@ def label_permutation_groups(federation: Federation, *, num_groups: int = 4, see
     return with_groups(replace(federation, y=y), group, num_groups)
 
 
-@registry.partitioner(title="Label-set groups")
+@registry.partitioner(title="Label-set groups", tags=("deals",))
 def label_set_groups(
     federation: Federation,
     *,
@@ -65,7 +65,7 @@ def label_set_groups(
     """Classes are shared out among the groups; a client sees the classes of its group alone, dealt at random."""
     needs_labels(federation, "label_set_groups")
     key = key_of(seed, "label_set_groups")
-    least = num_groups * len(np.unique(_first_of_part(federation)))
+    least = num_groups * len(parts_of(federation)[1])
     if num_clients < least:
         raise BadValue("num_clients", num_clients, f"at least {least}, one per group")
 
@@ -88,26 +88,28 @@ def label_set_groups(
         return owner
 
     made = dealt(federation, num_clients, rule, key=key, shares=shares, in_place=in_place)
-    place = np.arange(num_clients) - _first_of_part(made)
+    part, _ = parts_of(made)
+    # Parts lie one after another, so a client's place in its part is its row less the part's first.
+    place = np.arange(num_clients) - np.searchsorted(part, part)
     return with_groups(made, place % num_groups, num_groups)
 
 
-def _first_of_part(federation: Federation) -> NDArray[np.int64]:
-    """For every client the row of the first client of its group and domain; parts lie one after another."""
-    none = np.zeros(federation.num_clients, np.int64)
-    domain = none if federation.domain is None else federation.domain
-    group = none if federation.group is None else federation.group
-    _, first, part = np.unique(np.stack([domain, group], 1), axis=0, return_index=True, return_inverse=True)
-    return first[part.ravel()]
-
-
 def drawn_groups(federation: Federation, num_groups: int, key: Key) -> NDArray[np.int64]:
-    """A group for every client, as evenly as can be, at random; by the order of uids, whatever the order of rows."""
-    if not 1 <= num_groups <= federation.num_clients:
-        raise BadValue("num_groups", num_groups, f"between 1 and the {federation.num_clients} clients there are")
-    order = np.asarray(jax.random.permutation(key, federation.num_clients))
-    by_uid = np.argsort(np.argsort(federation.uid))
-    return (order % num_groups)[by_uid]
+    """A group for every client, at random and as evenly as can be inside each group and domain there is.
+
+    Clients are taken in the order of their uids, so where they are stored makes no difference.
+    """
+    part, facts = parts_of(federation)
+    least = int(np.bincount(part).min())
+    if not 1 <= num_groups <= least:
+        inside = " there are" if len(facts) == 1 else " of the smallest group or domain"
+        raise BadValue("num_groups", num_groups, f"between 1 and the {least} clients{inside}")
+    group = np.empty(federation.num_clients, np.int64)
+    for number in range(len(facts)):
+        mine = np.flatnonzero(part == number)
+        order = np.asarray(jax.random.permutation(jax.random.fold_in(key, number), len(mine)))
+        group[mine[np.argsort(federation.uid[mine])]] = order % num_groups
+    return group
 
 
 def with_groups(federation: Federation, group: NDArray[np.int64], num_groups: int) -> Federation:

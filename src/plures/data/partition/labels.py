@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from plures import registry
 from plures.data.federation import Federation
-from plures.data.partition.deal import SHARES, Owners, dealt, key_of, needs_labels, rounded
+from plures.data.partition.deal import Owners, dealt, key_of, needs_labels, rounded
 from plures.data.partition.sizes import KINDS, sizes_of_kind
-from plures.data.splits import Shares
+from plures.data.splits import SHARES, Shares
 from plures.errors import BadValue, UnknownChoice
 from plures.types import Key
 
@@ -21,7 +21,9 @@ FIT_STEPS = 1000
 
 
 @registry.partitioner(
-    title="Dirichlet label skew", paper="arXiv:2102.02079 (free sizes), arXiv:1909.06335 (given sizes)"
+    title="Dirichlet label skew",
+    paper="arXiv:2102.02079 (free sizes), arXiv:1909.06335 (given sizes)",
+    tags=("deals",),
 )
 def dirichlet(
     federation: Federation,
@@ -62,7 +64,7 @@ def dirichlet(
     return dealt(federation, num_clients, rule, key=key, min_size=min_size, shares=shares, in_place=in_place)
 
 
-@registry.partitioner(title="Some classes per client")
+@registry.partitioner(title="Some classes per client", tags=("deals",))
 def classes(
     federation: Federation,
     *,
@@ -114,7 +116,7 @@ def held_classes(key: Key, num_clients: int, num_classes: int, per_client: int) 
     return held
 
 
-@registry.partitioner(title="Shards", paper="arXiv:1602.05629")
+@registry.partitioner(title="Shards", paper="arXiv:1602.05629", tags=("deals",))
 def shards(
     federation: Federation,
     *,

@@ -7,14 +7,14 @@ import numpy as np
 
 from plures import registry
 from plures.data.federation import Federation
-from plures.data.partition.deal import SHARES, Owners, Rule, dealt, key_of
+from plures.data.partition.deal import Owners, Rule, dealt, key_of
 from plures.data.partition.sizes import check_spread, sizes_of_kind
-from plures.data.splits import Shares
+from plures.data.splits import SHARES, Shares
 from plures.errors import BadValue
 from plures.types import Key
 
 
-@registry.partitioner(title="Independent and identical")
+@registry.partitioner(title="Independent and identical", tags=("deals",))
 def iid(
     federation: Federation,
     *,
@@ -28,7 +28,7 @@ def iid(
     return dealt(federation, num_clients, rule, key=key_of(seed, "iid"), shares=shares, in_place=in_place)
 
 
-@registry.partitioner(title="Quantity skew, lognormal")
+@registry.partitioner(title="Quantity skew, lognormal", tags=("deals",))
 def lognormal(
     federation: Federation,
     *,
@@ -45,7 +45,7 @@ def lognormal(
     return dealt(federation, num_clients, rule, key=key, min_size=min_size, shares=shares, in_place=in_place)
 
 
-@registry.partitioner(title="Quantity skew, Zipf")
+@registry.partitioner(title="Quantity skew, Zipf", tags=("deals",))
 def zipf(
     federation: Federation,
     *,
@@ -77,7 +77,7 @@ def by_size(kind: str, *, spread: float, smallest: int) -> Rule:
     return rule
 
 
-@registry.partitioner(title="Natural clients")
+@registry.partitioner(title="Natural clients", tags=("chooses",))
 def natural(federation: Federation, *, min_rows: int = 0) -> Federation:
     """The data's own clients; those with fewer than ``min_rows`` rows are left out, with a note that counts them."""
     large = federation.count.sum(1) >= min_rows
@@ -89,11 +89,14 @@ def natural(federation: Federation, *, min_rows: int = 0) -> Federation:
     return federation.take(large).renumbered(0).noted(left_out)
 
 
-@registry.partitioner(title="Some of the clients")
+@registry.partitioner(title="Some of the clients", tags=("chooses",))
 def draw_clients(federation: Federation, *, num_clients: int = 20, seed: int = 0) -> Federation:
-    """Some of the clients, drawn at random."""
+    """Some of the clients, drawn at random; those set apart as unseen keep their share."""
     if not 1 <= num_clients <= federation.num_clients:
         raise BadValue("num_clients", num_clients, f"between 1 and {federation.num_clients}")
     order = np.asarray(jax.random.permutation(key_of(seed, "draw_clients"), federation.num_clients))
-    chosen = np.argsort(federation.uid)[order[:num_clients]]
+    order = np.argsort(federation.uid)[order]
+    apart = np.zeros(federation.num_clients, bool) if federation.apart is None else federation.apart
+    unseen = min(round(num_clients * apart.mean()), num_clients - 1)
+    chosen = [*order[apart[order]][:unseen], *order[~apart[order]][: num_clients - unseen]]
     return federation.take(np.sort(chosen)).renumbered(0)

@@ -9,7 +9,7 @@ import numpy as np
 
 from plures import registry
 from plures.data.federation import Federation
-from plures.data.partition.deal import key_of
+from plures.data.partition.deal import key_of, parts_of
 from plures.data.partition.groups import drawn_groups, of_rows, with_groups
 from plures.data.partition.images import KINDS, Chance, as_images, rotated
 from plures.errors import BadValue, UnknownChoice
@@ -26,8 +26,11 @@ def feature_shift(
     for kind in kinds:
         if kind not in KINDS:
             raise UnknownChoice("kind of feature shift", kind, KINDS)
-    if not 1 <= len(kinds) <= federation.num_clients:
-        raise BadValue("kinds", kinds, f"a list of 1 to {federation.num_clients} kinds, at most one per client")
+    most = int(np.bincount(parts_of(federation)[0]).min())
+    if not 1 <= len(kinds) <= most:
+        raise BadValue(
+            "kinds", kinds, f"a list of 1 to {most} kinds, so that every group and domain has all of them"
+        )
     if not 0 <= strength < float("inf"):
         raise BadValue("strength", strength, "0 or more")
     images = as_images(federation, "feature_shift")

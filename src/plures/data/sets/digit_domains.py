@@ -21,7 +21,7 @@ from plures import registry
 from plures.data.federation import Federation, from_arrays
 from plures.data.files import Source, locate, read_npz
 from plures.data.sets.mnist_writers import SOURCE as MNIST
-from plures.data.splits import sizes_of, stratified
+from plures.data.splits import SHARES, sizes_of, stratified
 from plures.errors import BadValue
 from plures.keys import Purpose, derive, root
 from plures.types import Key
@@ -41,7 +41,6 @@ USPS = Source(
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 PLACES = ("mnist_index_train", "mnist_index_test")
 SIDE = 28
-SHARES = (0.6, 0.2, 0.2)
 FEWEST = 5
 
 

@@ -6,6 +6,7 @@ lies whole in one split: folds 0 and 1 train, fold 2 validates, fold 3 tests.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ def har(
     *,
     inputs: str = "summary",
     hold_out: HoldOut = 0,
+    hold_out_seed: int = 0,
     data_dir: str | None = None,
     seed: int = 0,
 ) -> Federation:
@@ -48,7 +50,7 @@ def har(
     stored = read_npz(locate(SOURCE, data_dir), KEYS)
     numbers, owner = np.unique(stored["subject"], return_inverse=True)
     names = np.array([f"subject-{number:02d}" for number in numbers])
-    apart, codes = choose_apart(names.tolist(), hold_out, seed), PART_OF_FOLD[stored["fold"]]
+    apart, codes = choose_apart(names.tolist(), hold_out, hold_out_seed), PART_OF_FOLD[stored["fold"]]
     windows = windows_of(stored["halves"], stored["first_half"])
     use = (codes == 0) & ~apart[owner]
     federation = from_arrays(
@@ -59,7 +61,7 @@ def har(
         split=codes,
         title="har",
     )
-    return set_apart(federation, apart)
+    return set_apart(replace(federation, unit="recording"), apart)
 
 
 def windows_of(halves: NDArray[Any], first_half: NDArray[Any]) -> NDArray[np.float32]:

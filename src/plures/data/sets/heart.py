@@ -19,7 +19,7 @@ from plures.data.apart import HoldOut, choose_apart, set_apart
 from plures.data.federation import Federation, from_arrays
 from plures.data.files import Source, locate
 from plures.data.scale import federated_scale
-from plures.data.splits import stratified
+from plures.data.splits import SHARES, stratified
 from plures.keys import Purpose, derive, root
 
 SOURCE = Source(
@@ -31,11 +31,12 @@ SOURCE = Source(
 NUMBERS = ("age", "trestbps", "chol", "thalach", "oldpeak")
 NEVER_ZERO = ("trestbps", "chol")
 CATEGORIES = ("sex", "cp", "fbs", "restecg", "exang", "slope", "ca", "thal")
-SHARES = (0.6, 0.2, 0.2)
 
 
 @registry.dataset(title="Heart disease in four hospitals", paper="Detrano et al., 1989 (UCI Heart Disease)")
-def heart(*, hold_out: HoldOut = 0, data_dir: str | None = None, seed: int = 0) -> Federation:
+def heart(
+    *, hold_out: HoldOut = 0, hold_out_seed: int = 0, data_dir: str | None = None, seed: int = 0
+) -> Federation:
     """920 patients of four hospitals; whether a patient has heart disease is to be predicted.
 
     Missing values are marked, never filled in from test rows. ``hold_out`` hospitals (a number, a share or names) are
@@ -46,7 +47,7 @@ def heart(*, hold_out: HoldOut = 0, data_dir: str | None = None, seed: int = 0) 
     hospital = np.array([row["hospital"] for row in rows])
     names, owner = np.unique(hospital, return_inverse=True)
     y = np.array([int(row["target"]) > 0 for row in rows]).astype(np.int32)
-    apart = choose_apart(names.tolist(), hold_out, seed)
+    apart = choose_apart(names.tolist(), hold_out, hold_out_seed)
     codes = stratified(derive(root(seed), Purpose.SPLIT), owner, y, SHARES)
     known = (codes == 0) & ~apart[owner]
     measured, zeros = without_zeros(table(rows, NUMBERS))

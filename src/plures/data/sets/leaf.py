@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from plures import registry
 from plures.data.apart import set_apart
 from plures.data.federation import Federation, from_arrays
+from plures.data.files import folders
 from plures.data.sets.shakespeare import codes_of
-from plures.data.splits import Shares, by_order, stratified
+from plures.data.splits import SHARES, Shares, by_order, stratified
 from plures.errors import BadData, BadFile, BadValue, Unsupported
 from plures.keys import Purpose, derive, root
 from plures.types import Key
 
 PARTS = ("train", "test")
 LAYOUT = "a LEAF file, or a folder with train.json and test.json or with train/*.json and test/*.json"
-WHOLE = (0.6, 0.2, 0.2)
 WITHOUT_TEST = (0.75, 0.25, 0.0)
 FEMNIST_PIXELS = 784
 SHOWN = 3
@@ -62,14 +62,15 @@ def leaf(
     shape: tuple[int, ...] = (),
     num_classes: int | None = None,
     invert: bool = False,
+    data_dir: str | None = None,
     seed: int = 0,
 ) -> Federation:
     """The users of LEAF's JSON files (FEMNIST, synthetic, Shakespeare and the like), a client each.
 
     ``shape`` is that of one input, such as 28x28x1; without it 784 numbers become 28x28. ``num_classes`` is inferred
-    where not given (FEMNIST has 62). ``invert`` turns x into 1 - x: FEMNIST has a white background, MNIST a black one.
+    where not given (FEMNIST has 62). A ``path`` that is not there is looked for in the data folder. ``invert`` turns x into 1 - x: FEMNIST has a white background, MNIST a black one.
     """
-    files = files_of(path)
+    files = files_of(path, data_dir)
     given = {part: read_part([file for which, file in files if which == part]) for part in PARTS}
     rows = rows_of(given)
     if rows.letters:
@@ -90,11 +91,12 @@ def leaf(
     return set_apart(federation, apart).noted(*notes_of(given, single=len(files) == 1))
 
 
-def files_of(path: str) -> list[tuple[str, Path]]:
+def files_of(path: str, data_dir: str | None = None) -> list[tuple[str, Path]]:
     """("train" or "test", file) of all files at a path; a single file holds training rows."""
-    place = Path(path).expanduser()
     if not path:
         raise BadValue("path", path, LAYOUT)
+    tried = [Path(path).expanduser(), *(folder / path for folder in folders(data_dir))]
+    place = next((one for one in tried if one.exists()), tried[0])
     if place.is_file():
         return [("train", place)]
     if not place.is_dir():
@@ -257,7 +259,7 @@ def split_of(key: Key, rows: Rows, *, single: bool) -> NDArray[np.int64]:
     keys = jax.random.split(key)
     whole = ~np.isin(rows.user, rows.user[~rows.is_test]) | single
     codes = np.full(len(rows.user), 2)
-    for key_part, part, shares in ((keys[0], whole, WHOLE), (keys[1], ~rows.is_test & ~whole, WITHOUT_TEST)):
+    for key_part, part, shares in ((keys[0], whole, SHARES), (keys[1], ~rows.is_test & ~whole, WITHOUT_TEST)):
         if part.any():
             codes[part] = _split(key_part, rows, np.flatnonzero(part), shares)
     return codes

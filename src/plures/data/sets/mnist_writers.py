@@ -14,7 +14,7 @@ from plures import registry
 from plures.data.apart import set_apart
 from plures.data.federation import Federation, from_arrays
 from plures.data.files import Source, locate, read_npz
-from plures.data.splits import stratified
+from plures.data.splits import SHARES, stratified
 from plures.keys import Purpose, derive, root
 
 SOURCE = Source(
@@ -25,7 +25,6 @@ SOURCE = Source(
 )
 KEYS = ("x_train", "y_train", "writer_train", "hsf_train", "x_test", "y_test", "writer_test", "hsf_test")
 STUDENTS = 4
-SHARES = (0.6, 0.2, 0.2)
 
 
 @registry.dataset(name="mnist-writers", title="MNIST by writer", paper="arXiv:1905.10498 (QMNIST)")

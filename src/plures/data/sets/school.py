@@ -9,7 +9,7 @@ from plures.data.apart import HoldOut, choose_apart, set_apart
 from plures.data.federation import Federation, from_arrays
 from plures.data.files import Source, locate, read_npz
 from plures.data.scale import federated_scale
-from plures.data.splits import stratified
+from plures.data.splits import SHARES, stratified
 from plures.keys import Purpose, derive, root
 
 SOURCE = Source(
@@ -19,11 +19,12 @@ SOURCE = Source(
     origin="the Inner London Education Authority's school data, as used for multi-task learning",
 )
 KEYS = ("x", "y", "school")
-SHARES = (0.6, 0.2, 0.2)
 
 
 @registry.dataset(title="School exam scores", paper="Inner London Education Authority, 139 schools")
-def school(*, hold_out: HoldOut = 0, data_dir: str | None = None, seed: int = 0) -> Federation:
+def school(
+    *, hold_out: HoldOut = 0, hold_out_seed: int = 0, data_dir: str | None = None, seed: int = 0
+) -> Federation:
     """15,362 pupils of 139 schools, 28 facts about each; the exam score (1 to 70 points) is to be predicted.
 
     Inputs are standardized by the training rows of seen schools; a column that is the same for all becomes 0.
@@ -32,7 +33,7 @@ def school(*, hold_out: HoldOut = 0, data_dir: str | None = None, seed: int = 0)
     stored = read_npz(locate(SOURCE, data_dir), KEYS)
     numbers, owner = np.unique(stored["school"], return_inverse=True)
     names = np.array([f"school-{number:03d}" for number in numbers])
-    apart = choose_apart(names.tolist(), hold_out, seed)
+    apart = choose_apart(names.tolist(), hold_out, hold_out_seed)
     codes = stratified(derive(root(seed), Purpose.SPLIT), owner, stored["y"], SHARES)
     scale = federated_scale(stored["x"], owner, (codes == 0) & ~apart[owner])
     federation = from_arrays(

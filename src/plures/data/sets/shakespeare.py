@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from plures import registry
 from plures.data.federation import Examples, Federation, assemble
 from plures.data.files import Source, locate
-from plures.data.splits import by_order, rank_within
+from plures.data.splits import SHARES, by_order, rank_within
 from plures.errors import BadValue
 
 SOURCE = Source(
@@ -27,7 +27,6 @@ SOURCE = Source(
     what="37 plays, the speeches of 1,109 roles",
     origin="the texts of Project Gutenberg",
 )
-SHARES = (0.6, 0.2, 0.2)
 FEW = 3
 
 
