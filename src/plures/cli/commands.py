@@ -14,23 +14,7 @@ from rich.console import Console
 
 from plures import reproduce  # noqa: F401  (registers reproductions)
 from plures._version import __version__
-from plures.cli.data import (
-    Category,
-    Client,
-    DataDir,
-    HoldOut,
-    Ignore,
-    Recording,
-    Shares,
-    Split,
-    SplitSeed,
-    Target,
-    Task,
-    Time,
-    data_app,
-    data_part,
-    tell_notes,
-)
+from plures.cli.data import data_app, data_part, takes_data, tell_notes
 from plures.cli.show import entries_table, method_page, methods_table
 from plures.cli.skeleton import write_skeleton
 from plures.config import Study, make_study, read_study
@@ -66,6 +50,7 @@ def main(
 
 
 @app.command("compare")
+@takes_data
 def compare_command(
     context: typer.Context,
     methods: Annotated[
@@ -75,18 +60,6 @@ def compare_command(
     dataset: Annotated[
         str, typer.Option("--data", help="A data set, 'cifar10|dirichlet:alpha=0.3', or a file or folder.")
     ] = "digits",
-    target: Target = None,
-    client: Client = None,
-    task: Task = None,
-    split: Split = None,
-    time: Time = None,
-    recording: Recording = None,
-    shares: Shares = None,
-    ignore: Ignore = None,
-    category: Category = None,
-    split_seed: SplitSeed = None,
-    hold_out: HoldOut = "auto",
-    data_dir: DataDir = None,
     model: Annotated[str | None, typer.Option(help="A model, e.g. 'mlp:hidden=64x32'.")] = None,
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 60,
     seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.")] = 3,

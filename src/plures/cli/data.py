@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,20 +26,50 @@ data_app = typer.Typer(help="Data sets, worlds, partitioners, and your own files
 console = Console()
 
 Name = Annotated[str, typer.Argument(help="A data set, 'cifar10|dirichlet:alpha=0.3', or a file or folder.")]
-Target = Annotated[str | None, typer.Option(help="Own table: the column to predict.")]
-Client = Annotated[str | None, typer.Option(help="Own table: the column that says whose a row is.")]
-Task = Annotated[str | None, typer.Option(help="Own data: classification or regression; else inferred.")]
-Split = Annotated[str | None, typer.Option(help="Own table: a column with train, valid, test.")]
-Time = Annotated[str | None, typer.Option(help="Own table: a column; a client's later rows are test.")]
-Recording = Annotated[str | None, typer.Option(help="Own table: a column; whole recordings stay in one split.")]
-Shares = Annotated[str | None, typer.Option(help="Own data: shares of train, valid, test, e.g. '0.6,0.2,0.2'.")]
-Ignore = Annotated[list[str] | None, typer.Option(help="Own table: a column that is no input; repeatable.")]
-Category = Annotated[list[str] | None, typer.Option(help="Own table: numbers that are categories; repeatable.")]
-SplitSeed = Annotated[int | None, typer.Option(help="Own data: the seed of the split.")]
-HoldOut = Annotated[
-    str, typer.Option(help="Clients kept out of training: a number, a share, names 'a,b', 0, or auto.")
-]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets' files (or set PLURES_DATA).")]
+
+
+def data_options(
+    target: Annotated[str | None, typer.Option(help="Own table: the column to predict.")] = None,
+    client: Annotated[str | None, typer.Option(help="Own table: the column that says whose a row is.")] = None,
+    task: Annotated[str | None, typer.Option(help="Own data: classification or regression; else inferred.")] = None,
+    split: Annotated[str | None, typer.Option(help="Own table: a column with train, valid, test.")] = None,
+    time: Annotated[str | None, typer.Option(help="Own table: a column; a client's later rows are test.")] = None,
+    recording: Annotated[
+        str | None, typer.Option(help="Own table: a column; whole recordings stay in one split.")
+    ] = None,
+    shares: Annotated[
+        str | None, typer.Option(help="Own data: shares of train, valid, test, e.g. '0.6,0.2,0.2'.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Own table: a column that is no input; repeatable.")
+    ] = None,
+    category: Annotated[
+        list[str] | None, typer.Option(help="Own table: numbers that are categories; repeatable.")
+    ] = None,
+    split_seed: Annotated[int | None, typer.Option(help="Own data: the seed of the split.")] = None,
+    hold_out: Annotated[
+        str, typer.Option(help="Clients kept out of training: a number, a share, names 'a,b', 0, or auto.")
+    ] = "auto",
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets' files (or set PLURES_DATA).")
+    ] = None,
+) -> None:
+    """What every command about data takes; ``data_part`` reads it from the command's context."""
+
+
+def takes_data(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with ``data_options`` among its own."""
+    own = inspect.signature(command, eval_str=True)
+    added = inspect.signature(data_options, eval_str=True).parameters
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        command(**{name: value for name, value in given.items() if name in own.parameters})
+
+    every = {**own.parameters, **added}
+    run.__signature__ = own.replace(parameters=list(every.values()))  # type: ignore[attr-defined]
+    run.__annotations__ = {name: one.annotation for name, one in every.items()}
+    return run
 
 
 @data_app.command("list")
@@ -48,21 +80,10 @@ def data_list() -> None:
 
 
 @data_app.command("check")
+@takes_data
 def data_check(
     context: typer.Context,
     name: Name,
-    target: Target = None,
-    client: Client = None,
-    task: Task = None,
-    split: Split = None,
-    time: Time = None,
-    recording: Recording = None,
-    shares: Shares = None,
-    ignore: Ignore = None,
-    category: Category = None,
-    split_seed: SplitSeed = None,
-    hold_out: HoldOut = "auto",
-    data_dir: DataDir = None,
 ) -> None:
     """Read data as a comparison would, and say everything that is wrong or odd about them."""
     part = data_part(context.params)
@@ -93,21 +114,10 @@ def tell_columns(part: DataPart) -> None:
 
 
 @data_app.command("describe")
+@takes_data
 def data_describe(
     context: typer.Context,
     name: Name,
-    target: Target = None,
-    client: Client = None,
-    task: Task = None,
-    split: Split = None,
-    time: Time = None,
-    recording: Recording = None,
-    shares: Shares = None,
-    ignore: Ignore = None,
-    category: Category = None,
-    split_seed: SplitSeed = None,
-    hold_out: HoldOut = "auto",
-    data_dir: DataDir = None,
     picture: Annotated[Path | None, typer.Option(help="Where the picture goes (PNG); else under runs/.")] = None,
 ) -> None:
     """Say how clients differ: sizes, classes, label skew, feature shift, clients too small to split; draw it."""
@@ -122,22 +132,11 @@ def data_describe(
 
 
 @data_app.command("save")
+@takes_data
 def data_save(
     context: typer.Context,
     name: Name,
     to: Annotated[Path, typer.Argument(help="The folder to write.")],
-    target: Target = None,
-    client: Client = None,
-    task: Task = None,
-    split: Split = None,
-    time: Time = None,
-    recording: Recording = None,
-    shares: Shares = None,
-    ignore: Ignore = None,
-    category: Category = None,
-    split_seed: SplitSeed = None,
-    hold_out: HoldOut = "auto",
-    data_dir: DataDir = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a federation that is there.")] = False,
 ) -> None:
     """Write a federation as files (arrays and a manifest with hashes) that load at once, anywhere."""
@@ -148,7 +147,7 @@ def data_save(
 
 
 TABLE = ("target", "client", "task", "split", "time", "recording", "shares", "ignore")
-UNSET = (None, [], ())
+UNSET: tuple[Any, ...] = (None, [], ())
 RENAMED = {"category": "categories", "split_seed": "seed"}
 
 

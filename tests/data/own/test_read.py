@@ -167,6 +167,12 @@ def test_a_text_column_with_few_numbers_is_a_category(csv):
     assert inspect_own(path, OPTIONS).feature_names == ("size=1", "size=big", "size=small")
 
 
+def test_a_cell_may_be_very_long(csv):
+    path = csv("site,text,y", "a,short,1.5", f"a,{'x' * 200_000},2.5", "a,short,")
+
+    assert inspect_own(path, OPTIONS).errors == ()
+
+
 def test_truth_with_another_word_further_down_is_a_category(csv):
     rows = [f"a,{('true', 'false')[row % 2]},{row}.5" for row in range(200)]
 

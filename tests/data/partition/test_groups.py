@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plures.data import from_arrays
-from plures.data.partition import dirichlet, iid, label_permutation_groups, label_set_groups, rotation_groups
+from plures.data.partition import label_permutation_groups, label_set_groups, rotation_groups
 from plures.data.partition.groups import drawn_groups, of_rows, with_groups
 from plures.data.partition.images import rotated
 from plures.errors import BadValue, Unsupported
@@ -387,40 +387,3 @@ def test_renaming_real_targets_is_refused():
 def test_turning_what_is_no_image_is_refused():
     with pytest.raises(Unsupported, match=r"^rotation_groups needs images"):
         rotation_groups(from_arrays(np.zeros((20, 4)), np.zeros(20, int), np.arange(20) % 4))
-
-
-# Composition: dealing inside groups, and groups planted on what was dealt.
-def as_set(images):
-    return sorted(map(tuple, images.reshape(len(images), -1).tolist()))
-
-
-def test_dealing_inside_rotation_groups_keeps_every_image_once():
-    made = dirichlet(rotation_groups(DATA, num_groups=4), num_clients=8, alpha=0.5, min_size=1)
-
-    assert made.num_groups == 4
-    assert made.group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert as_set(turned_back(made)) == as_set(DATA.x)
-
-
-def test_rotation_groups_of_dealt_clients_keep_every_image_once():
-    made = rotation_groups(dirichlet(DATA, num_clients=8, alpha=0.5, min_size=1), num_groups=4)
-
-    assert as_set(turned_back(made)) == as_set(DATA.x)
-
-
-def test_label_skew_is_there_inside_each_group():
-    """At a tiny alpha each class of a group is one client's, but for a row that may top up the other."""
-    made = dirichlet(rotation_groups(DATA, num_groups=4), num_clients=8, alpha=1e-6, min_size=1)
-
-    for g in range(4):
-        tables = []
-        for row in np.flatnonzero(made.group == g):
-            own = slice(made.start[row, 0], made.start[row, 0] + made.count[row].sum())
-            tables.append(np.bincount(made.y[own], minlength=6))
-        assert np.min(tables, axis=0).sum() <= 1
-
-
-def test_dealing_alike_inside_each_group_gives_no_skew_between_groups():
-    made = iid(rotation_groups(DATA, num_groups=2), num_clients=4)
-
-    assert np.bincount(groups_of_rows(made)).tolist() == [60, 60]

@@ -171,6 +171,15 @@ def test_clients_set_apart_keep_their_share(num_clients, unseen):
         assert (drawn.num_clients, found) == (num_clients, unseen)
 
 
+@pytest.mark.parametrize(("num_clients", "unseen"), [(1, 0), (2, 1), (4, 3)])
+def test_someone_seen_is_always_drawn(num_clients, unseen):
+    """Four of five are set apart: of two clients both would be, by rounding."""
+    drawn = draw_clients(replace(OWN, apart=np.arange(5) > 0), num_clients=num_clients)
+
+    assert drawn.num_clients == num_clients
+    assert (0 if drawn.apart is None else drawn.apart.sum()) == unseen
+
+
 def test_who_of_those_set_apart_is_drawn_hangs_on_the_seed():
     given = replace(OWN, apart=np.array([True, False, True, False, False]))
 
