@@ -16,6 +16,7 @@ from plures import tree
 from plures.contract import worlds
 from plures.data import Federation
 from plures.engine import Run, Runner, Settings, evaluate, prepare
+from plures.engine.state import phases
 from plures.registry import METHODS, PERSONALIZERS, Entry
 from plures.types import Method, Model, Plan
 
@@ -102,12 +103,18 @@ class Bench:
         chosen = method or self.method
         seen, unseen = worlds.awkward(junk=junk, order=order)
         defaults = {"rounds": ROUNDS, "cohort": COHORT, "executor": "vectorized", "eval_every": 1}
-        settings = Settings(**{**defaults, **changes})
+        wanted: dict[str, Any] = {**defaults, **changes}
+        settings = Settings(**{**wanted, "rounds": wanted["rounds"] + prelude_rounds(chosen)})
         return prepare(chosen, seen, unseen=None if chosen.transductive else unseen, settings=settings)
 
     def rebuilt(self) -> Method:
         """The method built a second time."""
         return self.subject.build(self.subject.model, worlds.PLAN, {})
+
+
+def prelude_rounds(method: Method) -> int:
+    """How many rounds come before the method's own: checks count those from there."""
+    return phases(method, 1)[-1].start
 
 
 def outcome(run: Run) -> dict[str, np.ndarray]:
@@ -128,6 +135,7 @@ def _plain(leaf: Any) -> np.ndarray:
 
 def predictions(method: Method, federation: Federation, *, rounds: int) -> np.ndarray:
     """What every client predicts for some probes after a few rounds with everyone."""
+    rounds = rounds + prelude_rounds(method)
     runner = prepare(method, federation, settings=Settings(rounds=rounds, executor="vectorized", eval_every=rounds))
     done = runner.run()
     probes = jax.random.normal(jax.random.key(7), (5, *federation.shape))

@@ -75,6 +75,9 @@ def prepare(
     prelude = phases(method, settings.rounds)[-1].start
     if prelude >= settings.rounds:
         raise BadValue("rounds", settings.rounds, f"more than the {prelude} of the prelude")
+    for phase in phases(method, settings.rounds):
+        # What a start refuses (more clusters than clients, say) is refused before the first round of any phase.
+        jax.eval_shape(lambda key, phase=phase: phase.method.start(key, federation.num_clients), root(0))
     arrays, places = on_device(everyone)
     return Runner(
         method=method,

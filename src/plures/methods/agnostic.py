@@ -1,0 +1,123 @@
+"""Agnostic federated averaging: one model that is good on the worst mixture of domains.
+
+    min over w  max over lam in the simplex  sum_j lam_j L_j(w)
+
+Every client belongs to one domain j. A round averages updates with weights proportional to
+
+    lam_j m_k / N_j        (N_j: training rows of domain j per round, a mean over the last ``window`` rounds)
+
+and moves lam towards domains with a high loss at w, before training: by exponentiated gradient,
+lam_j <- lam_j exp(domain_lr L_j), or by a projected step, lam <- Proj(lam + domain_lr L).
+
+Mohri, Sivek, Suresh: Agnostic Federated Learning, ICML 2019. Ro, Chen, Mathews, Mohri, Suresh, arXiv 2104.02748.
+Two deviations: a client's step is that of FedAvg (their batches are divided by the whole client's weight, so that
+step sizes mean something else), and domains that nobody spoke for in a round keep their weight (theirs falls).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from plures.errors import BadValue, UnknownChoice
+from plures.local import mean_loss
+from plures.methods.fedavg import Server, fedavg
+from plures.registry import Limit, method
+from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
+
+RULES = ("exponentiated", "projected", "fixed")
+
+
+class Domains(NamedTuple):
+    """FedAvg's server, the weights of the domains, and how many rows each had in the last rounds."""
+
+    base: Server
+    lam: Array  # (domains,)
+    counts: Array  # (window, domains), the newest first
+
+
+class Report(NamedTuple):
+    """An update, whose domain it is from, and the loss there before training."""
+
+    update: Weights
+    domain: Array
+    loss: Array
+
+
+@method(
+    title="Agnostic FedAvg",
+    paper="arXiv:2104.02748",
+    limits=[Limit("one domain: plain FedAvg", {"num_domains": 1}, same_served_as="fedavg")],
+)
+def agnostic(
+    model: Model,
+    *,
+    num_domains: int,
+    plan: Plan = Plan(),
+    server_lr: float = 1.0,
+    momentum: float = 0.0,
+    domain_lr: float = 0.05,
+    rule: str = "exponentiated",
+    window: int = 1,
+) -> Method:
+    """One global model for the worst mixture of domains; with ``num_domains=1`` domains are ignored."""
+    if rule not in RULES:
+        raise UnknownChoice("rule", rule, RULES)
+    if not 0 <= domain_lr < float("inf"):
+        raise BadValue("domain_lr", domain_lr, "0 or more")
+    for name, number in (("num_domains", num_domains), ("window", window)):
+        if number < 1:
+            raise BadValue(name, number, "1 or more")
+    base = fedavg(model, plan=plan, server_lr=server_lr, momentum=momentum)
+
+    def start(key: Key, num_clients: int) -> Domains:
+        uniform = jnp.full(num_domains, 1.0 / num_domains)
+        return Domains(base.start(key, num_clients), uniform, jnp.ones((window, num_domains)))
+
+    def send(server: Domains, uid: Array) -> Weights:
+        return base.send(server.base, uid)
+
+    def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Report, Tree, Info]:
+        update, private, info = base.train(key, shared, private, data)
+        domain = jnp.clip(jnp.asarray(data.domain), 0, num_domains - 1)
+        return Report(update, domain, mean_loss(model, model.apply, shared, data.train)), private, info
+
+    def merge(server: Domains, uploads: Report, weights: Array, uids: Array) -> Domains:
+        mine = jax.nn.one_hot(uploads.domain, num_domains) * weights[:, None]  # (clients, domains)
+        counts = jnp.concatenate([mine.sum(0)[None], server.counts[:-1]])
+        pull = server.lam / jnp.maximum(_mean_rows(server.counts), 1e-9)
+        after = base.merge(server.base, uploads.update, mine @ pull, uids)
+        # A lost upload may hold anything: its weight 0 must win against NaN.
+        losses = jnp.where(weights > 0, uploads.loss, 0.0) @ mine / jnp.maximum(mine.sum(0), 1e-9)
+        return Domains(after, moved(server.lam, losses, mine.sum(0) > 0, domain_lr, rule), counts)
+
+    return replace(base, start=start, send=send, train=train, merge=merge)
+
+
+def _mean_rows(counts: Array) -> Array:
+    """Rows per round of each domain, over the rounds in the window."""
+    return counts.mean(0)
+
+
+def moved(lam: Array, losses: Array, seen: Array, step: float, rule: str) -> Array:
+    """The weights after one step towards high losses; domains not ``seen`` keep theirs, the others share the rest."""
+    mass = jnp.where(seen, lam, 0.0).sum()
+    if rule == "fixed":
+        return lam
+    if rule == "exponentiated":
+        raised = jnp.where(seen, lam * jnp.exp(step * (losses - losses.max())), 0.0)
+        return jnp.where(seen, mass * raised / jnp.maximum(raised.sum(), 1e-30), lam)
+    # An absent domain lies far below the simplex's threshold, so the projection leaves it out.
+    far = jnp.where(seen, lam + step * losses, -jnp.inf)
+    return jnp.where(seen, mass * _on_simplex(far / jnp.maximum(mass, 1e-30)), lam)
+
+
+def _on_simplex(values: Array) -> Array:
+    """The point of the simplex nearest to the values; entries of -inf become 0."""
+    finite = jnp.where(jnp.isfinite(values), values, -1e9)
+    return optax.projections.projection_simplex(finite)
