@@ -16,19 +16,22 @@ from rich.text import TextType
 from plures.study import Comparison, StudyProgress
 from plures.study.reproduce import Row
 
+OTHER_COLUMNS, WIDE, BAR = 62, 100, 8
+
 
 def leaderboard(result: Comparison, *, width: int = 80) -> Table:
     """The leaderboard, best method first; with room to spare a small bar shows the mean."""
     table = plain_table(f"Personal {result.metric} on test rows, over clients and seeds")
-    table.add_column("method", no_wrap=True)
+    # Numbers are never cut: if a line is too long, the method's name is.
+    room = width - OTHER_COLUMNS - (BAR + 1 if width >= WIDE else 0)
+    table.add_column("method", no_wrap=True, max_width=max(room, 15))
     for name in ("mean", "±", "worst\n10 %", "below\nalone", "unseen", "MB per\nclient", "s"):
-        # Numbers are never cut: if a line is too long, the method's name is.
         table.add_column(name, justify="right", no_wrap=True, min_width=6 if "MB" in name else 5)
-    table.add_column("against\nthe best", no_wrap=True, min_width=12)
+    table.add_column("against\nthe best", min_width=8)
     board = result.leaderboard
     top = max((abs(value) for value in board["mean"] if value is not None), default=1.0) or 1.0
     for row in board.iter_rows(named=True):
-        bar = f" {_bar(row['mean'], top)}" if width >= 100 else ""
+        bar = f" {_bar(row['mean'], top)}" if width >= WIDE else ""
         table.add_row(
             row["method"],
             f"{_number(row['mean'])}{bar}",
@@ -106,6 +109,6 @@ def _percent(value: float | None) -> str:
     return "-" if value is None or value != value else f"{100 * value:.0f} %"
 
 
-def _bar(value: float | None, top: float, width: int = 8) -> str:
+def _bar(value: float | None, top: float, width: int = BAR) -> str:
     full = 0 if value is None or value != value else round(width * max(value, 0.0) / top)
     return "█" * full + "░" * (width - full)
