@@ -135,10 +135,10 @@ def test_splits_may_be_given_as_codes(kind):
 
 @pytest.mark.parametrize("code", [-1, 3])
 def test_a_code_of_no_split_is_refused(code):
-    with pytest.raises(UnknownChoice) as refusal:
-        federation(split=[code] * 10)
+    with pytest.raises(BadValue) as refusal:
+        federation(split=[0, 1, 2, 0, 0, 0, 0, 0, 0, code])
 
-    assert str(refusal.value) == f"no split is called '{code}'. Known: test, train, valid"
+    assert str(refusal.value) == f"split must be 0, 1 or 2 (train, valid, test) where it is a number, got {code}"
 
 
 def test_a_list_of_all_clients_changes_nothing():

@@ -1,5 +1,7 @@
 """Federations by text: names, options, partitioners and paths; who is held out, and what they may not influence."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -7,7 +9,8 @@ import pytest
 from plures.data import DataSpec, load, save
 from plures.data.apart import marked
 from plures.data.loading import parted
-from plures.errors import BadValue, UnknownChoice
+from plures.data.partition import draw_clients
+from plures.errors import BadData, BadValue, UnknownChoice
 
 POOL = "digits:num_clients=1,num_groups=1"
 COLUMNS = {"client": "site", "target": "y"}
@@ -176,3 +179,12 @@ def test_the_fingerprint_changes_with_any_input():
     other.x[3, 2, 2] += 1.0
 
     assert load("digits:num_clients=9").fingerprint == federation.fingerprint != other.fingerprint
+
+
+def test_a_federation_set_apart_as_a_whole_has_nobody_to_train():
+    federation = load("digits:num_clients=9")
+    whole = replace(federation, apart=np.ones(9, bool))
+
+    with pytest.raises(BadData, match="set all clients aside"):
+        whole.hold_out()
+    assert draw_clients(whole, num_clients=4).num_clients == 4

@@ -88,7 +88,10 @@ def split_codes(split: ArrayLike, length: int, splits: Sequence[str]) -> NDArray
     given = as_array("split", split)
     if len(given) != length:
         raise BadData(f"split must have one entry per example, got {len(given)} for {length}")
-    if given.dtype.kind in "iu" and given.min() >= 0 and given.max() < len(splits):
+    if given.dtype.kind in "iu":
+        wrong = given[(given < 0) | (given >= len(splits))]
+        if len(wrong):
+            raise BadValue("split", int(wrong[0]), f"0, 1 or 2 ({', '.join(splits)}) where it is a number")
         return given.astype(np.int64)
     given = given.astype(str)
     for word in np.unique(given):

@@ -167,6 +167,10 @@ class Federation:
     def _set_aside(self) -> NDArray[np.int64]:
         if self.apart is None or not self.apart.any():
             raise BadValue("hold_out", None, "num_clients, share or clients: these data set no clients aside")
+        if self.apart.all():
+            raise BadData(
+                "these data set all clients aside, so there is none to train; hold out some by number or name"
+            )
         return np.flatnonzero(self.apart)
 
     def _rows_named(self, clients: Sequence[str]) -> NDArray[np.int64]:

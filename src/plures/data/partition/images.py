@@ -49,7 +49,9 @@ def as_images(federation: Federation, what: str) -> Images:
     shape = federation.shape
     fine = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))
     if not fine or federation.x.dtype.kind != "f" or not _in_unit(federation.x):
-        raise Unsupported(f"{what} needs images with values from 0 to 1, got inputs of shape {shape}")
+        low, high = (federation.x.min(), federation.x.max()) if federation.x.size else (0, 0)
+        found = f"inputs of shape {shape} from {low:g} to {high:g}"
+        raise Unsupported(f"{what} needs images with values from 0 to 1, got {found}")
     return federation.x.reshape(len(federation.x), shape[0], shape[1], -1)
 
 

@@ -97,6 +97,6 @@ def draw_clients(federation: Federation, *, num_clients: int = 20, seed: int = 0
     order = np.asarray(jax.random.permutation(key_of(seed, "draw_clients"), federation.num_clients))
     order = np.argsort(federation.uid)[order]
     apart = np.zeros(federation.num_clients, bool) if federation.apart is None else federation.apart
-    unseen = min(round(num_clients * apart.mean()), num_clients - 1)
+    unseen = min(round(num_clients * apart.mean()), num_clients - int(not apart.all()))
     chosen = [*order[apart[order]][:unseen], *order[~apart[order]][: num_clients - unseen]]
     return federation.take(np.sort(chosen)).renumbered(0)
