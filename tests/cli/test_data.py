@@ -89,6 +89,13 @@ def test_the_check_says_what_every_column_was_taken_for(table, capsys):
     assert [kinds[name] for name in ("clinic", "age", "ward", "ill")] == ["client", "number", "category", "target"]
 
 
+def test_the_check_takes_partitioners_after_a_path(table, capsys):
+    code = plures("data", "check", f"{table}|natural:min_rows=5", *COLUMNS)
+
+    assert code == 0
+    assert "sound: 3 clients" in capsys.readouterr().out
+
+
 def test_the_check_names_every_mistake_and_exits_1(table, capsys):
     code = plures("data", "check", table, "--target", "sick", "--client", "clinics")
 

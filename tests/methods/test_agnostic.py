@@ -1,5 +1,6 @@
 """Agnostic FedAvg: the domains' weights follow their losses, exactly."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from plures import run
 from plures.data.federation import from_arrays
 from plures.errors import BadValue, UnknownChoice
-from plures.methods.agnostic import agnostic, moved
+from plures.methods.agnostic import Report, agnostic, moved
 from plures.models.linear import mean as mean_model
 from plures.types import Plan
 
@@ -73,6 +74,22 @@ def test_fixed_weights_count_domains_equally_whatever_their_size():
     result = run(method, two_domains(), rounds=3, eval_every=3)
 
     assert float(result.model_for(0).predict(np.zeros((1, 0))).ravel()[0]) == pytest.approx(0.5, abs=1e-5)
+
+
+def test_a_domain_that_was_away_does_not_drown_the_others():
+    """Domain 1 is absent in the first round; back in the second, equal domains still count half each."""
+    method = agnostic(mean_model((0,), 1), num_domains=2, plan=Plan(batch=None, lr=1.0), rule="fixed")
+    server = method.start(jax.random.key(0), 2)
+
+    def report(amounts, domains):
+        update = jax.tree.map(lambda leaf: jnp.asarray(amounts).reshape(-1, *leaf.shape), server.base.weights)
+        return Report(update, jnp.asarray(domains), jnp.zeros(len(domains)))
+
+    first = method.merge(server, report([0.0, 0.0], [0, 0]), jnp.ones(2), jnp.arange(2))
+    second = method.merge(first, report([1.0, 3.0], [0, 1]), jnp.array([30.0, 1.0]), jnp.arange(2))
+
+    point = jax.tree.leaves(second.base.weights)[0]
+    assert float(point.ravel()[0]) == pytest.approx(2.0, abs=1e-6)
 
 
 @pytest.mark.parametrize(

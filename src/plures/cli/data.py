@@ -17,7 +17,7 @@ from rich.text import Text
 from plures.cli.show import columns_table, data_tables, facts_table
 from plures.config import DataPart, make_study
 from plures.data import Federation, TableOptions, inspect_own, save
-from plures.data.loading import known_set
+from plures.data.loading import known_set, parted
 from plures.data.measure import measured
 from plures.data.stored import is_federation
 from plures.errors import BadValue
@@ -102,7 +102,9 @@ def data_check(
 def tell_columns(part: DataPart) -> None:
     """What every column of an own table is taken for, and all that is wrong; ends the command if anything is."""
     spec = part.spec
-    found = inspect_own(spec.text, TableOptions(**spec.options, hold_out=spec.wanted, hold_out_seed=spec.seed))
+    found = inspect_own(
+        parted(spec.text)[0], TableOptions(**spec.options, hold_out=spec.wanted, hold_out_seed=spec.seed)
+    )
     console.print(columns_table(found))
     for note in found.notes:
         say(f"warning: {note}", style="yellow")

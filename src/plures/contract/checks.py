@@ -24,8 +24,9 @@ from plures.contract.bench import (
     predictions,
     prelude_rounds,
 )
+from plures.engine import Settings
 from plures.engine.run import play, prepare
-from plures.errors import PluresError, Unsupported, UserError
+from plures.errors import BadValue, PluresError, Unsupported
 from plures.registry import METHODS
 
 Table = Mapping[str, Mapping[str, int]]
@@ -124,9 +125,10 @@ def numbers_stay_finite(bench: Bench) -> None:
     _all_finite("with an empty client", outcome(bench.base))
     alone = replace(worlds.limit_world("one_client"), num_groups=bench.method.num_groups)
     try:
-        probe = predictions(bench.method, alone, rounds=2)
-    except UserError:
-        return  # more clusters than clients, say: refused in so many words
+        prepare(bench.method, alone, settings=Settings(rounds=2 + prelude_rounds(bench.method)))
+    except BadValue:
+        return  # more clusters than clients: refused in so many words, before the first round
+    probe = predictions(bench.method, alone, rounds=2)
     if not np.isfinite(probe).all():
         raise ContractBroken("with a single client predictions are not finite")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -91,7 +91,9 @@ def judging(base: Method, *, num_clusters: int, num_starts: int, num_candidates:
     def serve(key: Key, models: Weights, private: Tree, data: Data) -> Weights:
         return tree.at(models, losses_of(model, models, data).argmin())
 
-    send: Any = lambda server, uid: server.scouts.models  # noqa: E731
+    def send(server: Judged, uid: Array) -> Weights:
+        return server.scouts.models
+
     return replace(base, start=start, send=send, train=train, merge=merge, serve=serve, common=None)
 
 

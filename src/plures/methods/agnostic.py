@@ -4,14 +4,15 @@
 
 Every client belongs to one domain j. A round averages updates with weights proportional to
 
-    lam_j m_k / N_j        (N_j: training rows of domain j per round, a mean over the last ``window`` rounds)
+    lam_j m_k / N_j        (N_j: training rows of domain j in the last ``window`` rounds, this one included)
 
 and moves lam towards domains with a high loss at w, before training: by exponentiated gradient,
 lam_j <- lam_j exp(domain_lr L_j), or by a projected step, lam <- Proj(lam + domain_lr L).
 
 Mohri, Sivek, Suresh: Agnostic Federated Learning, ICML 2019. Ro, Chen, Mathews, Mohri, Suresh, arXiv 2104.02748.
-Two deviations: a client's step is that of FedAvg (their batches are divided by the whole client's weight, so that
-step sizes mean something else), and domains that nobody spoke for in a round keep their weight (theirs falls).
+Three deviations: a client's step is that of FedAvg (their batches are divided by the whole client's weight, so that
+step sizes mean something else); domains that nobody spoke for in a round keep their weight (theirs falls); and N_j
+counts this round too (theirs does not, so a domain absent before has N_j = 0 and drowns all others).
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def agnostic(
 
     def start(key: Key, num_clients: int) -> Domains:
         uniform = jnp.full(num_domains, 1.0 / num_domains)
-        return Domains(base.start(key, num_clients), uniform, jnp.ones((window, num_domains)))
+        return Domains(base.start(key, num_clients), uniform, jnp.zeros((window, num_domains)))
 
     def send(server: Domains, uid: Array) -> Weights:
         return base.send(server.base, uid)
@@ -90,18 +91,13 @@ def agnostic(
     def merge(server: Domains, uploads: Report, weights: Array, uids: Array) -> Domains:
         mine = jax.nn.one_hot(uploads.domain, num_domains) * weights[:, None]  # (clients, domains)
         counts = jnp.concatenate([mine.sum(0)[None], server.counts[:-1]])
-        pull = server.lam / jnp.maximum(_mean_rows(server.counts), 1e-9)
+        pull = server.lam / jnp.maximum(counts.sum(0), 1e-9)  # read only for domains that are here
         after = base.merge(server.base, uploads.update, mine @ pull, uids)
         # A lost upload may hold anything: its weight 0 must win against NaN.
         losses = jnp.where(weights > 0, uploads.loss, 0.0) @ mine / jnp.maximum(mine.sum(0), 1e-9)
         return Domains(after, moved(server.lam, losses, mine.sum(0) > 0, domain_lr, rule), counts)
 
     return replace(base, start=start, send=send, train=train, merge=merge)
-
-
-def _mean_rows(counts: Array) -> Array:
-    """Rows per round of each domain, over the rounds in the window."""
-    return counts.mean(0)
 
 
 def moved(lam: Array, losses: Array, seen: Array, step: float, rule: str) -> Array:

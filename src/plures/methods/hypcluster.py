@@ -71,7 +71,7 @@ class Chosen(NamedTuple):
 
     update: Weights
     cluster: Array
-    gain: Array
+    gain: Tree  # nothing, unless clusters are seeded anew
 
 
 @method(
@@ -147,7 +147,7 @@ def _loop(base: Method, num_clusters: int, reseed_after: int | None) -> Method:
         first = tree.at(choice.models, cluster)
         update, private, info = base.train(key, first, private, data)
         shares = {f"share_{i}": (cluster == i).astype(jnp.float32) for i in range(num_clusters)}
-        gain = jnp.zeros(()) if reseed_after is None else _gain(model, first, update, data)
+        gain = () if reseed_after is None else _gain(model, first, update, data)
         return Chosen(update, cluster, gain), private, {**info, "margin": margin(losses), **shares}
 
     def merge(server: Clusters, uploads: Chosen, weights: Array, uids: Array) -> Clusters:

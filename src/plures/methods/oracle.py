@@ -16,6 +16,7 @@ from jax import Array
 
 from plures import tree
 from plures.errors import BadValue
+from plures.methods._centers import merged_by_cluster
 from plures.methods.fedavg import Server, fedavg
 from plures.registry import Limit, method
 from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
@@ -59,11 +60,7 @@ def oracle(
         return Grouped(update, jnp.asarray(data.group)), private, info
 
     def merge(server: Server, uploads: Grouped, weights: Array, uids: Array) -> Server:
-        def one_group(group: Array, server: Server) -> Server:
-            mine = jnp.where(uploads.group == group, weights, 0.0)
-            return tree.choose(mine.sum() > 0, base.merge(server, uploads.update, mine, uids), server)
-
-        return jax.vmap(one_group)(jnp.arange(num_groups), server)
+        return merged_by_cluster(base, server, uploads.update, uploads.group, weights, uids)[0]
 
     def serve(key: Key, models: Weights, private: Tree, data: Data) -> Weights:
         return own_model(models, data)

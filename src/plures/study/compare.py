@@ -135,7 +135,7 @@ def compare(
     jobs = [(name, seed) for name in built for seed in seeds]
     for index, (name, seed) in enumerate(jobs):
         folder = None if out is None else run_folder(Path(out), name, seed)
-        mark = _mark(built[name], federation, rounds, settings)
+        mark = "" if folder is None else _mark(built[name], federation, rounds, settings)
         table, spent = _finished(folder, mark)
         if table is None:
             extra = dict(settings)
