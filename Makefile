@@ -7,7 +7,7 @@ WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data pictures clean
+.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster pictures clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -58,6 +58,9 @@ bench-scaling: $(READY)  ## Measure time and memory against the number of client
 
 bench-data: $(READY)  ## Pooled, alone and FedAvg on every data set (needs PLURES_DATA); writes benchmarks/data.md
 	$(BIN)/python benchmarks/data.py
+
+bench-hypcluster: $(READY)  ## Time HypCluster's rounds against FedJAX's and write benchmarks/hypcluster.md
+	PYTHONPATH=benchmarks/engine $(BIN)/python benchmarks/hypcluster.py
 
 pictures: $(READY)  ## Draw the pictures of docs/heterogeneity
 	$(BIN)/python docs/heterogeneity/draw.py

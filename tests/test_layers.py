@@ -14,7 +14,7 @@ LAYERS = [
     ["errors", "_version"],
     ["types"],
     ["tree", "keys", "registry"],
-    ["local", "aggregate", "models"],
+    ["local", "aggregate", "models", "survey"],
     ["methods", "personalize", "channel", "data", "solvers"],
     ["records"],
     ["engine"],

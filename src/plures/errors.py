@@ -57,5 +57,9 @@ class Unsupported(UserError):
     """A combination of sound parts that has no meaning together."""
 
 
+class MethodWarning(UserWarning):
+    """A run ended, but not as its method hopes: clusters that nobody chose, say."""
+
+
 class ClientFailure(PluresError):
     """A method's function failed for one client; names stage, round, client and the shapes it was given."""

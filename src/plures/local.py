@@ -16,7 +16,7 @@ from jax import Array
 
 from plures import tree
 from plures.keys import shuffled
-from plures.types import Batch, Data, Info, Key, Model, Plan, Rows, Tree, Weights
+from plures.types import Batch, Data, Drawable, Info, Key, Model, Plan, Rows, Tree, Weights
 
 Loss: TypeAlias = Callable[[Key, Weights, Batch], tuple[Array, Tree]]
 """(key, weights, batch) -> mean loss over the batch, new batch-norm statistics."""
@@ -51,7 +51,7 @@ def begin(weights: Weights, plan: Plan) -> Descent:
 def descend(
     key: Key,
     descent: Descent,
-    rows: Rows,
+    rows: Drawable,
     plan: Plan,
     loss: Loss,
     *,
@@ -82,7 +82,7 @@ def descend(
     return jax.lax.fori_loop(start, stop, step, descent)
 
 
-def _slope_in_blocks(slope: Any, weights: Weights, key: Key, rows: Rows) -> Any:
+def _slope_in_blocks(slope: Any, weights: Weights, key: Key, rows: Drawable) -> Any:
     """The loss and its gradient over all rows, block by block: work grows with the client's own rows.
 
     A mean over all rows is the mean of the blocks' means, weighted by their rows.
@@ -99,7 +99,7 @@ def _slope_in_blocks(slope: Any, weights: Weights, key: Key, rows: Rows) -> Any:
     return (value, weights.stats), grads
 
 
-def steps_per_epoch(rows: Rows, plan: Plan) -> Array | int:
+def steps_per_epoch(rows: Drawable, plan: Plan) -> Array | int:
     """How many batches one pass over the rows takes; 0 for no rows."""
     size = batch_size(rows, plan)
     if isinstance(rows.count, int):
@@ -107,7 +107,7 @@ def steps_per_epoch(rows: Rows, plan: Plan) -> Array | int:
     return (rows.count + size - 1) // size
 
 
-def num_steps(rows: Rows, plan: Plan) -> Array | int:
+def num_steps(rows: Drawable, plan: Plan) -> Array | int:
     """How many steps the plan makes on these rows; 0 for no rows."""
     if plan.steps is None:
         return plan.epochs * steps_per_epoch(rows, plan)
@@ -116,13 +116,13 @@ def num_steps(rows: Rows, plan: Plan) -> Array | int:
     return jnp.where(rows.count > 0, plan.steps, 0)
 
 
-def batch_size(rows: Rows, plan: Plan) -> int:
+def batch_size(rows: Drawable, plan: Plan) -> int:
     """Rows per step: never more than the largest client has."""
     largest = max(rows.capacity, 1)
     return largest if plan.batch is None else min(plan.batch, largest)
 
 
-def draw(key: Key, rows: Rows, plan: Plan, step: Array) -> Batch:
+def draw(key: Key, rows: Drawable, plan: Plan, step: Array) -> Batch:
     """The batch of one step: epochs are shuffled anew, and a batch never reaches over an epoch's end."""
     if plan.batch is None:
         return rows.all()
@@ -138,7 +138,9 @@ def objective(model: Model) -> Loss:
 
     def loss(key: Key, weights: Weights, batch: Batch) -> tuple[Array, Tree]:
         outputs, stats = model.forward(key, weights, batch.x, batch.mask)
-        return masked_mean(model.loss(outputs, batch.y), batch.mask) + _penalty(model, weights), stats
+        losses = model.loss(outputs, batch.y)
+        counted = losses if batch.weight is None else batch.weight * losses
+        return masked_mean(counted, batch.mask) + penalty(model, weights), stats
 
     return loss
 
@@ -164,7 +166,7 @@ def per_example_gradients(model: Model, key: Key, weights: Weights, batch: Batch
     def one(x: Array, y: Array, mask: Array) -> Tree:
         return jax.grad(risk)(weights.params, x, y, mask)
 
-    return jax.vmap(one)(*batch)
+    return jax.vmap(one)(batch.x, batch.y, batch.mask)
 
 
 def mean_loss(model: Model, predict: Callable[[Tree, Array], Array], served: Tree, rows: Rows) -> Array:
@@ -197,7 +199,8 @@ def masked_mean(values: Array, mask: Array) -> Array:
     return jnp.where(mask, values, 0.0).sum() / jnp.maximum(mask.sum(), 1)
 
 
-def _penalty(model: Model, weights: Weights) -> Array | float:
+def penalty(model: Model, weights: Weights) -> Array | float:
+    """The model's own penalty on its params; 0 where it has none."""
     return 0.0 if model.penalty is None else model.penalty(weights.params)
 
 

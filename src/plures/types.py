@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
 
-from plures.errors import BadValue
+from plures.errors import BadValue, Unsupported
 
 Tree: TypeAlias = Any
 Key: TypeAlias = Array
@@ -33,11 +33,15 @@ class Weights(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Some rows of one client; rows with a false ``mask`` are repeats that must not count."""
+    """Some rows of one client; rows with a false ``mask`` are repeats that must not count.
+
+    ``weight`` is how much each row counts in the training loss; None is 1 for all.
+    """
 
     x: Array
     y: Array
     mask: Array
+    weight: Array | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -46,7 +50,8 @@ class Rows:
     """``count`` rows of one client, from ``start`` on in arrays that may hold other clients' rows too.
 
     ``capacity`` is the largest count any client has, a static bound for whole-data passes. ``count`` is a
-    Python int where all clients have equally many rows: loops and masks are then static.
+    Python int where all clients have equally many rows: loops and masks are then static. ``weight`` is how much
+    each of the client's own rows counts in training.
     """
 
     x: Array
@@ -54,16 +59,39 @@ class Rows:
     start: Array | int
     count: Array | int
     capacity: int = field(metadata={"static": True})
+    weight: Array | None = None
 
     def take(self, index: Array) -> Batch:
         """The rows at ``index``; an index past the end repeats an own row under a false mask."""
-        own = jnp.minimum(index, jnp.maximum(self.count - 1, 0)) + self.start
-        x, y = (jnp.take(values, own, axis=0, mode="clip") for values in (self.x, self.y))
-        return Batch(x, y, index < self.count)
+        place = jnp.minimum(index, jnp.maximum(self.count - 1, 0))
+
+        def at(values: Array, where: Array) -> Array:
+            return jnp.take(values, where, axis=0, mode="clip")
+
+        x, y = (at(values, place + self.start) for values in (self.x, self.y))
+        return Batch(x, y, index < self.count, None if self.weight is None else at(self.weight, place))
 
     def all(self) -> Batch:
         """Every row, padded to ``capacity``."""
         return self.take(jnp.arange(max(self.capacity, 1)))
+
+
+class Drawable(Protocol):
+    """Anything that batches can be drawn from: ``Rows``, or several of them put together."""
+
+    @property
+    def count(self) -> Array | int:
+        """How many rows there are."""
+
+    @property
+    def capacity(self) -> int:
+        """A static bound on the count of any client."""
+
+    def take(self, index: Array) -> Batch:
+        """The rows at ``index``."""
+
+    def all(self) -> Batch:
+        """Every row, padded to ``capacity``."""
 
 
 @jax.tree_util.register_dataclass
@@ -81,6 +109,18 @@ class Data:
     group: Array | int = -1
 
 
+class Summary(NamedTuple):
+    """Sums over rows that determine a model's mean loss on them: a client may send these instead of its rows.
+
+    ``of(x, y, mask)`` is a tree of sums, to be added up over rows and clients. ``loss(weights, sums)`` is the mean
+    loss, without penalty, of the rows that were summed. ``zeros(weights)`` are the sums of no rows, from shapes.
+    """
+
+    of: Callable[[Array, Array, Array], Tree]
+    loss: Callable[[Weights, Tree], Array]
+    zeros: Callable[[Weights], Tree]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Model:
     """Pure functions of a predictor, with named parts.
@@ -88,7 +128,8 @@ class Model:
     ``apply`` predicts (evaluation mode). ``forward`` is the training pass: dropout drawn from its key, new
     ``stats`` returned, rows with a false mask ignored by batch statistics. ``loss`` is per example. ``task`` is
     "classification", "binary", "regression", "density" or "sequence". ``parts``
-    maps a part's name ("body", "head", "norm") to patterns of the paths of its leaves ("params/head/*").
+    maps a part's name ("body", "head", "norm") to patterns of the paths of its leaves ("params/head/*"). ``summary``
+    says what of its rows determines the loss, where that is less than the rows.
     """
 
     init: Callable[[Key], Weights]
@@ -102,6 +143,7 @@ class Model:
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     features: Callable[[Weights, Array], Array] | None = None
     penalty: Callable[[Tree], Array] | None = None
+    summary: Summary | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,13 +208,18 @@ class Method:
     ``serve``    client, to predict   (key, offer, private, data) -> served
     ``predict``  client               (served, x) -> outputs
     ``common``   client               (offer) -> served: the one model for all, where there is one
+    ``assign``   client               (offer, private, data) -> info: its "cluster", and how surely
+    ``facts``    client               (served) -> info: what is worth telling of its model
+    ``notes``    server, at the end   (server) -> warnings in plain words
     ============ ==================== ========================================================
 
     Only ``merge`` sees clients stacked, on axis 0 of every leaf; a client of weight 0 must not count there.
     A round is ``turns`` exchanges (send, train, merge) with one cohort and one key per client, then ``settle``.
     ``plan`` is how its clients train, for whoever builds on it. ``transductive``: it serves only clients it was
-    trained with. ``full_cohort``: everyone takes part in every round. ``num_groups``: planted groups it reads. Uids of training clients are 0..num_clients-1, so a server table is an array indexed by uid; clients never
-    seen in training have larger uids. Equality is identity: a Method is a valid static argument of ``jit``.
+    trained with. ``full_cohort``: everyone takes part in every round. ``num_groups``: planted groups it reads.
+    ``num_clusters``: how many ``assign`` tells apart. ``lanes``: models a client trains side by side when it is
+    served. Uids of training clients are 0..num_clients-1, so a server table is an array indexed by uid; clients
+    never seen in training have larger uids. Equality is identity: a Method is a valid static argument of ``jit``.
     """
 
     model: Model
@@ -188,11 +235,16 @@ class Method:
     offer: Callable[[Tree, Array], Tree] | None = None
     answer: Callable[[Tree, Array], Tree] | None = None
     common: Callable[[Tree], Tree] | None = None
+    assign: Callable[[Tree, Tree, Data], Info] | None = None
+    facts: Callable[[Tree], Info] | None = None
+    notes: Callable[[Tree], list[str]] | None = None
     turns: int = 1
     prelude: Prelude | None = None
     transductive: bool = False
     full_cohort: bool = False
     num_groups: int = 0
+    num_clusters: int = 1
+    lanes: int = 1
 
     def offered(self, server: Tree, uid: Array) -> Tree:
         """What a client downloads to join and to serve."""
@@ -212,14 +264,16 @@ def take_over(key: Key, fresh: Tree, before: Tree) -> Tree:
 class Prelude:
     """An ordinary method run for ``rounds`` first, whose server state starts the main one.
 
-    ``hand_over(key, fresh, before)`` makes the main method's server state from its own ``start`` and the
+    With ``leave`` instead of ``rounds`` it plays all rounds of the run but so many, and is what the run is about:
+    the method it leads to only closes it. ``hand_over(key, fresh, before)`` makes the main method's server state from its own ``start`` and the
     prelude's last server state. Private rows do not carry over: clients join the main method anew.
     """
 
     method: Method
-    rounds: int
+    rounds: int = 0
     hand_over: Callable[[Key, Tree, Tree], Tree] = take_over
     everyone: bool = False
+    leave: int = 0
 
 
 def then(
@@ -240,6 +294,17 @@ def then(
         first = then(prelude, rounds, main.prelude.method, hand_over=hand_over, everyone=everyone)
         return replace(main, prelude=replace(main.prelude, method=first))
     return replace(main, prelude=Prelude(method=prelude, rounds=rounds, hand_over=hand_over, everyone=everyone))
+
+
+def closed(base: Method, closing: Method, *, hand_over: Callable[[Key, Tree, Tree], Tree]) -> Method:
+    """``closing`` for the last round of a run whose other rounds are those of ``base`` and its preludes.
+
+    Everyone takes part in the last round. Clients keep nothing private over it, so ``base`` must have no private
+    state.
+    """
+    if base.join is not stateless:
+        raise Unsupported("a closing round needs a base without private state, such as fedavg or hypcluster")
+    return replace(closing, full_cohort=True, prelude=Prelude(method=base, hand_over=hand_over, leave=1))
 
 
 Channel: TypeAlias = Callable[[Key, Tree, Array, Array], tuple[Tree, Array]]

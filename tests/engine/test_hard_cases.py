@@ -174,7 +174,7 @@ def test_a_prelude_may_ask_for_everyone_whatever_the_cohort():
 def test_rounds_must_exceed_those_of_the_prelude():
     method = then(fedavg(WORLD.model), 2, fedavg(WORLD.model))
 
-    with pytest.raises(BadValue, match="more than the 2 of the prelude"):
+    with pytest.raises(BadValue, match="more than the 2 before and after"):
         run(method, WORLD.federation, rounds=2)
 
 

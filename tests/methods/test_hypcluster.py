@@ -10,9 +10,9 @@ import pytest
 
 from plures import run, tree
 from plures.data.worlds import density, linear_clusters, mean_estimation
-from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.errors import BadValue, MethodWarning, UnknownChoice, Unsupported
 from plures.methods._centers import chosen
-from plures.methods.hypcluster import Choice, Chosen, Clusters, assigned, hypcluster, margin, posterior
+from plures.methods.hypcluster import Choice, Chosen, assigned, hypcluster, margin, posterior
 from plures.models.linear import least_squares
 from plures.types import Data, Plan, Rows
 
@@ -50,7 +50,8 @@ def test_full_batch_rounds_never_raise_the_objective():
     """With everyone taking part and small steps, assign and average are descent steps of one objective."""
     method = hypcluster(WORLD.model, **{**OPTIONS, "plan": Plan(batch=None, lr=0.02)})
 
-    table = run(method, WORLD.federation, rounds=14, eval_every=14).record.info_table()
+    with pytest.warns(MethodWarning, match="cluster 0 was chosen by nobody for up to 10 rounds: 2 of 3"):
+        table = run(method, WORLD.federation, rounds=14, eval_every=14).record.info_table()
 
     own = table.filter((pl.col("name") == "loss") & (pl.col("round") > 4))
     losses = own.group_by("round").agg(pl.col("value").mean())
@@ -97,7 +98,7 @@ def test_updates_of_a_cluster_are_averaged_by_rows():
 
 def test_a_client_without_rows_gets_the_largest_cluster():
     rows = Rows(jnp.zeros((1, 0)), jnp.zeros((1, 1)), 0, 0, 1)
-    choice = Choice(None, jnp.array([3.0, 8.0, 5.0]))
+    choice = Choice(None, jnp.array([3.0, 8.0, 5.0]), jnp.array(-1))
 
     assert int(assigned(jnp.zeros(3), choice, Data(rows, rows))) == 1
 
@@ -144,7 +145,7 @@ def test_an_idle_cluster_is_seeded_by_the_client_that_gains_most():
     method = hypcluster(model, num_clusters=2, init="partition", plan=FULL, reseed_after=2)
     _, before = server_of(1.0, 5.0)
     start = method.start(jax.random.key(0), 9)
-    before = Clusters(start.base._replace(weights=before.base.weights), start.size, jnp.array([0, 1]))
+    before = start._replace(base=start.base._replace(weights=before.base.weights), idle=jnp.array([0, 1]))
     uploads = update_of(method, [10.0, 20.0], [0, 0])._replace(gain=jnp.array([0.1, 0.7]))
 
     after = method.merge(before, uploads, jnp.ones(2), jnp.arange(2))

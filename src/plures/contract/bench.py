@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +16,8 @@ import numpy as np
 from plures import tree
 from plures.contract import worlds
 from plures.data import Federation
-from plures.engine import Run, Runner, Settings, evaluate, prepare
-from plures.engine.state import phases
+from plures.engine import Progress, Run, Runner, Settings, evaluate, prepare
+from plures.engine.state import least_rounds
 from plures.registry import METHODS, PERSONALIZERS, Entry
 from plures.types import Method, Model, Plan
 
@@ -113,8 +114,8 @@ class Bench:
 
 
 def prelude_rounds(method: Method) -> int:
-    """How many rounds come before the method's own: checks count those from there."""
-    return phases(method, 1)[-1].start
+    """How many rounds come before and after the method's own: checks count those alone."""
+    return least_rounds(method) - 1
 
 
 def outcome(run: Run) -> dict[str, np.ndarray]:
@@ -151,9 +152,21 @@ def capacity_raised(runner: Runner, extra: int) -> Runner:
     return replace(runner, layout=replace(runner.layout, capacity=raised))
 
 
-def checkpointed(bench: Bench, folder: Path, rounds: int) -> Run:
-    """A run that keeps checkpoints in a folder, or goes on from there."""
-    return bench.run(rounds=rounds, checkpoint=folder, checkpoint_every=1)
+class Stopped(Exception):
+    """A run was stopped on purpose."""
+
+
+def interrupted(bench: Bench, folder: Path) -> Run:
+    """A run stopped in its last round and started again from the checkpoints it left in a folder."""
+    runner = bench.runner(checkpoint=folder, checkpoint_every=1)
+
+    def stop_at_the_end(now: Progress) -> None:
+        if now.round == now.rounds:
+            raise Stopped
+
+    with suppress(Stopped):
+        replace(runner, progress=stop_at_the_end).run()
+    return runner.run()
 
 
 def losing(uid: int, content: float) -> Any:

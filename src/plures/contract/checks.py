@@ -18,7 +18,7 @@ from plures.contract.bench import (
     Bench,
     Subject,
     capacity_raised,
-    checkpointed,
+    interrupted,
     losing,
     outcome,
     predictions,
@@ -74,6 +74,8 @@ def seeds_rule(bench: Bench) -> None:
 
 def idle_clients_keep_their_rows(bench: Bench) -> None:
     """A round changes the private rows of its cohort and of nobody else."""
+    if bench.method.prelude is not None and bench.method.prelude.leave:
+        return  # everyone takes part in a closing round, and nothing private is kept over it
     before, after = bench.run(rounds=2).state, bench.base.state
     idle = np.flatnonzero(np.asarray(after.visits) == np.asarray(before.visits))
     wanted = len(before.visits) if bench.method.full_cohort else COHORT
@@ -112,8 +114,7 @@ def _compilations() -> int:
 def resumed_equals_uninterrupted(bench: Bench) -> None:
     """A run stopped and resumed ends bit for bit where an uninterrupted one does."""
     with tempfile.TemporaryDirectory() as folder:
-        checkpointed(bench, Path(folder), ROUNDS - 1)
-        resumed = checkpointed(bench, Path(folder), ROUNDS)
+        resumed = interrupted(bench, Path(folder))
     whole, again = outcome(bench.base), outcome(resumed)
     end = f"round {ROUNDS + prelude_rounds(bench.method)}"
     last = {name: values for name, values in whole.items() if name.startswith(("state", end))}

@@ -71,10 +71,20 @@ class Federation:
         return self.num_classes or int(np.prod(self.y.shape[1:], dtype=int))
 
     @property
-    def facts(self) -> dict[str, int]:
-        """Numbers a method's factory may ask for by name; a part of a federation keeps those of the whole."""
+    def facts(self) -> dict[str, Any]:
+        """What a method's factory may ask for by name; a part of a federation keeps the numbers of the whole."""
         found = {"num_clients": self.num_clients, "num_groups": self.num_groups, "num_domains": self.num_domains}
-        return {name: number for name, number in found.items() if number}
+        return {**{name: number for name, number in found.items() if number}, "example": self.example}
+
+    @property
+    def example(self) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+        """The shape and type of one row's input and label, as methods see them."""
+
+        def one(values: NDArray[Any]) -> jax.ShapeDtypeStruct:
+            kind = jnp.float32 if values.dtype.kind == "f" else jnp.int32
+            return jax.eval_shape(lambda: jnp.zeros(values.shape[1:], kind))
+
+        return one(self.x), one(self.y)
 
     def check_model(self, model: Model) -> None:
         """Refuse a model made for another task."""

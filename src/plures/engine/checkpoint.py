@@ -70,8 +70,8 @@ def round_of(path: Path, identity: Mapping[str, Any]) -> int:
     if about.get("version") != VERSION:
         raise BadFile(f"{path} has checkpoint version {about.get('version')}; this release reads {VERSION}")
     for name, value in identity.items():
-        if about[name] != value:
-            raise BadFile(f"{path} belongs to a run with {name} {about[name]}, not {value}; use another folder")
+        if about.get(name) != value:
+            raise BadFile(f"{path} belongs to a run with {name} {about.get(name)}, not {value}; use another folder")
     return int(about["round"])
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from plures.engine.clients import TEST, VALID, Arrays, rows, view
@@ -15,7 +16,10 @@ from plures.local import outputs_of
 from plures.types import Tree
 
 Scores = dict[str, dict[str, dict[str, Array]]]
-"""kind ("personal", "global") -> split ("valid", "test") -> metric -> one number per client."""
+"""kind ("personal", "global") -> split ("valid", "test") -> metric -> one number per client.
+
+What a method tells of a client's model is under "facts" and "served".
+"""
 
 
 def score(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Scores:
@@ -47,7 +51,9 @@ def score_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Sco
     served = {"personal": serve_one(setup, arrays, server, client)}
     if method.common is not None:
         served["global"] = method.common(method.offered(server, client.place.uid))
-    return {kind: _metrics(setup, arrays, client, one) for kind, one in served.items()}
+    found = {kind: _metrics(setup, arrays, client, one) for kind, one in served.items()}
+    told = _facts(setup, arrays, server, client, served["personal"])
+    return {**found, "facts": {"served": told}} if told else found
 
 
 def serve_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Tree:
@@ -59,11 +65,23 @@ def serve_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Tre
     return method.serve(key, method.offered(server, uid), private, data)
 
 
+def _facts(setup: Setup, arrays: Arrays, server: Tree, client: Client, served: Tree) -> dict[str, Array]:
+    """The client's cluster and whatever the method tells of its model, as numbers."""
+    method = setup.method
+    found: dict[str, Array] = {}
+    if method.assign is not None:
+        private, data = private_of(setup, server, client), view(setup.layout, arrays, client.place)
+        found.update(method.assign(method.offered(server, client.place.uid), private, data))
+    if method.facts is not None:
+        found.update(method.facts(served))
+    return {name: value.astype(jnp.float32) for name, value in found.items()}
+
+
 def _metrics(setup: Setup, arrays: Arrays, client: Client, served: Tree) -> dict[str, dict[str, Array]]:
     method = setup.method
     found = {}
     for name, split in (("valid", VALID), ("test", TEST)):
         own = rows(setup.layout, arrays, client.place, split)
-        outputs, (_, y, mask) = outputs_of(method.predict, served, own), own.all()
-        found[name] = {metric: of(outputs, y, mask) for metric, of in method.model.metrics.items()}
+        outputs, batch = outputs_of(method.predict, served, own), own.all()
+        found[name] = {metric: of(outputs, batch.y, batch.mask) for metric, of in method.model.metrics.items()}
     return found

@@ -135,10 +135,11 @@ def _chunked(mapped: Callable[[Any], Tree], clients: Any, size: int) -> Tree:
     total = clients.place.uid.shape[0]
     order = jnp.argsort(-clients.place.sizes[:, TRAIN], stable=True)
     padded = jnp.concatenate([order, jnp.repeat(order[-1:], -total % size)])
-    chunks = jax.tree.map(lambda leaf: leaf[padded].reshape(-1, size, *leaf.shape[1:]), clients)
+    chunks = jax.tree.map(lambda leaf: leaf[padded].reshape(len(padded) // size, size, *leaf.shape[1:]), clients)
     results = jax.lax.map(jax.vmap(mapped), chunks)
     back = jnp.argsort(order)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:total][back], results)
+    # No -1 in the shape: a leaf may be empty.
+    return jax.tree.map(lambda leaf: leaf.reshape(len(padded), *leaf.shape[2:])[:total][back], results)
 
 
 def _one_by_one(function: ClientFunction, setup: Any, arrays: Arrays, server: Tree, clients: Any) -> Tree:

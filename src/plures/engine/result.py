@@ -61,6 +61,11 @@ class Run:
     seconds: float
 
     @property
+    def notes(self) -> list[str]:
+        """Warnings of the method on how its training went, in plain words."""
+        return self.runner.notes(self.state)
+
+    @property
     def num_bytes(self) -> int:
         """Bytes that crossed the network, all clients together."""
         return int(sum((one.bytes_down + one.bytes_up).sum() for one in self._visits()))
@@ -92,6 +97,8 @@ class Run:
                 found = self.record.latest(kind, split)
                 for name, values in ({} if found is None else found.metrics).items():
                     columns[f"{kind}_{split}_{name}"] = values
+        told = self.record.latest("facts", "served")
+        columns.update({} if told is None else told.metrics)
         return pl.DataFrame(columns, schema_overrides={"group": pl.Int64}).fill_nan(None)
 
     def model_for(self, client: int | str) -> Served:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -27,9 +28,9 @@ from plures.engine.executors import Executor
 from plures.engine.result import Progress, Run
 from plures.engine.round import Client, Setup, one_round
 from plures.engine.settings import Settings
-from plures.engine.state import Phase, State, first_state, next_state, phases, private_shape
+from plures.engine.state import Phase, State, first_state, least_rounds, next_state, phases, private_shape
 from plures.engine.store import DiskStore
-from plures.errors import BadValue, Unsupported
+from plures.errors import BadValue, MethodWarning, Unsupported
 from plures.keys import Purpose, derive, root
 from plures.records import Record, Traffic, Visits, traffic_of
 from plures.types import Info, Key, Method, Tree
@@ -72,9 +73,9 @@ def prepare(
         raise Unsupported(
             f"this method reads {method.num_groups} planted groups; these clients have {federation.num_groups}"
         )
-    prelude = phases(method, settings.rounds)[-1].start
-    if prelude >= settings.rounds:
-        raise BadValue("rounds", settings.rounds, f"more than the {prelude} of the prelude")
+    if settings.rounds < least_rounds(method):
+        others = least_rounds(method) - 1
+        raise BadValue("rounds", settings.rounds, f"more than the {others} before and after the method's own")
     for phase in phases(method, settings.rounds):
         # What a start refuses (more clusters than clients, say) is refused before the first round of any phase.
         jax.eval_shape(lambda key, phase=phase: phase.method.start(key, federation.num_clients), root(0))
@@ -135,7 +136,13 @@ class Runner:
             state, store = self._enter(phase, state)
             self._save(state, store, record)
         self._save(state, store, record, last=True)
+        for note in self.notes(state):
+            warnings.warn(note, MethodWarning, stacklevel=3)
         return Run(self, state, store, record, time.perf_counter() - began)
+
+    def notes(self, state: State) -> list[str]:
+        """What the method has to say of how its training went."""
+        return [] if self.method.notes is None else self.method.notes(jax.device_get(state.server))
 
     def setup(self, phase: Phase) -> Setup:
         """The static part of a phase."""
@@ -156,7 +163,7 @@ class Runner:
         traffic = self.traffic(method)
         row_bytes = 4 * math.prod(federation.shape)
         return executors.choose(
-            message_bytes=max(traffic.down // method.turns, traffic.serve),
+            message_bytes=max(traffic.down // method.turns, traffic.serve) * method.lanes,
             data_bytes=max(self.layout.capacity) * row_bytes,
             work=federation.count[:, TRAIN].tolist(),
             num_clients=size,
@@ -181,7 +188,7 @@ class Runner:
     def visits(self, phase: Phase, state: State) -> Visits:
         """Who took part in a phase, with the bytes of a message."""
         traffic = self.traffic(phase.method)
-        name = "main" if phase is self.phases[-1] else f"prelude {self.phases.index(phase) + 1}"
+        name = "main" if phase.main else f"prelude {self.phases.index(phase) + 1}"
         played = int(state.round) - phase.start
         visits = np.asarray(state.visits, np.int64)
         return Visits(name, played, visits, traffic.join, traffic.down + traffic.answer, traffic.up)
@@ -213,7 +220,10 @@ class Runner:
         """What must be the same for a run to go on."""
         cohort = cohorts.cohort(self.settings.cohort)
         plan = self.method.plan
+        # A closing round is the last one: such a run cannot go on for longer than was said.
+        end = {"rounds": self.settings.rounds} if any(one.main for one in self.phases[:-1]) else {}
         return {
+            **end,
             "seed": self.settings.seed,
             "cohort": repr(cohort),
             "clients": self.num_seen,
@@ -255,9 +265,9 @@ class Runner:
         record = record.with_info(begin, {name: np.asarray(values) for name, values in info.items()})
         every = self.settings.eval_every or self.settings.rounds
         last = phase is self.phases[-1] and stop == phase.stop
-        if phase is self.phases[-1] and (last or stop % every == 0):
+        if phase.main and (last or stop % every == 0):
             found = self.score(self.scoring(setup), state, store)
-            splits = ("valid", "test") if last else ("valid",)
+            splits = ("valid", "served", "test") if last else ("valid", "served")
             record = record.with_scores(stop, np.asarray(self.everyone.uid), found, splits)
         return state, record
 

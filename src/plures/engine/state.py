@@ -22,28 +22,38 @@ class State(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """A method and the rounds [start, stop) it is run for; ``entry`` is the prelude that leads to it."""
+    """A method and the rounds [start, stop) it is run for; ``entry`` is the prelude that leads to it.
+
+    ``main``: it is what the run is about, or closes it; only these phases are scored.
+    """
 
     method: Method
     start: int
     stop: int
     entry: Prelude | None
     everyone: bool
+    main: bool
 
 
 def phases(method: Method, rounds: int) -> list[Phase]:
     """A method's preludes, in order, and the method itself; ``rounds`` counts them all."""
-    chain: list[Prelude] = []
     link = method.prelude
-    while link is not None:
-        chain.insert(0, link)
-        link = link.method.prelude
-    found, begin = [], 0
-    entry: Prelude | None = None
-    for one in chain:
-        found.append(Phase(one.method, begin, begin + one.rounds, entry, one.everyone))
-        begin, entry = begin + one.rounds, one
-    return [*found, Phase(method, begin, rounds, entry, False)]
+    if link is None:
+        return [Phase(method, 0, rounds, None, False, True)]
+    stop = rounds - link.leave if link.leave else least_rounds(link.method) - 1 + link.rounds
+    *early, last = phases(link.method, stop)
+    if not link.leave:
+        early = [one._replace(main=False) for one in early]
+    last = last._replace(everyone=link.everyone, main=bool(link.leave))
+    return [*early, last, Phase(method, stop, rounds, link, False, True)]
+
+
+def least_rounds(method: Method) -> int:
+    """The fewest rounds of a run in which every phase of the method has its rounds, or at least one."""
+    link = method.prelude
+    if link is None:
+        return 1
+    return least_rounds(link.method) + (link.leave or link.rounds)
 
 
 def first_state(method: Method, key: Key, num_clients: int, *, with_rows: bool = True) -> State:

@@ -48,22 +48,28 @@ from plures.methods.fedavg import Server, fedavg
 from plures.registry import Limit, method
 from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights, then
 
+PATIENCE = 10  # rounds without a client after which a cluster counts as left
 INITS = ("farthest", "kmeans++", "partition", "random")
 
 
 class Clusters(NamedTuple):
-    """The models and optimizers of all clusters, the rows each had last, and for how many rounds it had none."""
+    """The models and optimizers of all clusters, the rows each had last, and for how many rounds it had none.
+
+    ``last`` is the cluster every client chose last, -1 before its first round.
+    """
 
     base: Server  # every leaf (clusters, ...)
     size: Array  # (clusters,)
     idle: Array  # (clusters,)
+    last: Array  # (clients,)
 
 
 class Choice(NamedTuple):
-    """What a client downloads: all models, and how many rows chose each last."""
+    """What a client downloads: all models, how many rows chose each last, and what it chose itself."""
 
     models: Weights
     size: Array
+    last: Array
 
 
 class Chosen(NamedTuple):
@@ -103,7 +109,7 @@ def hypcluster(
     counts = {"num_clusters": num_clusters, "warm": warm, "scout_epochs": scout_epochs, "num_starts": num_starts}
     _check(init, num_candidates, {**counts, "race": race, "reseed_after": reseed_after})
     base = fedavg(model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting)
-    loop = _loop(base, num_clusters, reseed_after)
+    loop = clustering(base, num_clusters, reseed_after)
     if num_clusters == 1:
         return loop
     if init == "random":
@@ -125,7 +131,7 @@ def hypcluster(
     return then(base, warm, scouted, hand_over=scouts_of)
 
 
-def _loop(base: Method, num_clusters: int, reseed_after: int | None) -> Method:
+def clustering(base: Method, num_clusters: int, reseed_after: int | None = None) -> Method:
     """Rounds of choosing, training and averaging, from ``num_clusters`` draws of the model's initialization."""
     model = base.model
 
@@ -136,10 +142,12 @@ def _loop(base: Method, num_clusters: int, reseed_after: int | None) -> Method:
         keys = [key, *jax.random.split(key, num_clusters)[1:]]
         servers = [base.start(one, num_clients) for one in keys]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *servers)
-        return Clusters(stacked, jnp.zeros(num_clusters), jnp.zeros(num_clusters, jnp.int32))
+        last = jnp.full(num_clients, -1, jnp.int32)
+        return Clusters(stacked, jnp.zeros(num_clusters), jnp.zeros(num_clusters, jnp.int32), last)
 
     def send(server: Clusters, uid: Array) -> Choice:
-        return Choice(server.base.weights, server.size)
+        known = server.last[jnp.minimum(uid, len(server.last) - 1)]
+        return Choice(server.base.weights, server.size, jnp.where(uid < len(server.last), known, -1))
 
     def train(key: Key, choice: Choice, private: Tree, data: Data) -> tuple[Chosen, Tree, Info]:
         losses = losses_of(model, choice.models, data)
@@ -147,20 +155,52 @@ def _loop(base: Method, num_clusters: int, reseed_after: int | None) -> Method:
         first = tree.at(choice.models, cluster)
         update, private, info = base.train(key, first, private, data)
         shares = {f"share_{i}": (cluster == i).astype(jnp.float32) for i in range(num_clusters)}
+        switched = ((choice.last >= 0) & (cluster != choice.last)).astype(jnp.float32)
+        told = {**info, "margin": margin(losses), "switched": switched, **shares}
         gain = () if reseed_after is None else _gain(model, first, update, data)
-        return Chosen(update, cluster, gain), private, {**info, "margin": margin(losses), **shares}
+        return Chosen(update, cluster, gain), private, told
 
     def merge(server: Clusters, uploads: Chosen, weights: Array, uids: Array) -> Clusters:
         after, size = merged_by_cluster(base, server.base, uploads.update, uploads.cluster, weights, uids)
         idle = jnp.where(size > 0, 0, server.idle + 1)
-        if reseed_after is None:
-            return Clusters(after, size, idle)
-        return _reseeded(Clusters(after, size, idle), server, uploads, weights, reseed_after)
+        # What a lost upload says of its cluster is not heard.
+        last = server.last.at[uids].set(jnp.where(weights > 0, uploads.cluster, server.last[uids]))
+        now = Clusters(after, size, idle, last)
+        return now if reseed_after is None else _reseeded(now, server, uploads, weights, reseed_after)
 
     def serve(key: Key, choice: Choice, private: Tree, data: Data) -> Weights:
         return tree.at(choice.models, assigned(losses_of(model, choice.models, data), choice, data))
 
-    return replace(base, start=start, send=send, train=train, merge=merge, serve=serve, common=None)
+    def assign(choice: Choice, private: Tree, data: Data) -> Info:
+        losses = losses_of(model, choice.models, data)
+        sure = posterior(losses, data.train.count).max()
+        return {"cluster": assigned(losses, choice, data), "margin": margin(losses), "confidence": sure}
+
+    return replace(
+        base,
+        start=start,
+        send=send,
+        train=train,
+        merge=merge,
+        serve=serve,
+        common=None,
+        assign=assign,
+        notes=notes_of,
+        num_clusters=num_clusters,
+    )
+
+
+def notes_of(server: Clusters) -> list[str]:
+    """A warning where clusters were left by everybody."""
+    left = [str(number) for number, idle in enumerate(server.idle) if idle >= PATIENCE]
+    if not left:
+        return []
+    which = f"cluster {left[0]} was" if len(left) == 1 else f"clusters {', '.join(left)} were"
+    longest = int(max(server.idle))
+    return [
+        f"{which} chosen by nobody for up to {longest} rounds: {len(server.idle) - len(left)} of "
+        f"{len(server.idle)} clusters are in use; try fewer, more num_starts, or reseed_after={PATIENCE}"
+    ]
 
 
 def assigned(losses: Array, choice: Choice, data: Data) -> Array:

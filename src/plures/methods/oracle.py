@@ -65,7 +65,20 @@ def oracle(
     def serve(key: Key, models: Weights, private: Tree, data: Data) -> Weights:
         return own_model(models, data)
 
-    return replace(base, start=start, train=train, merge=merge, serve=serve, common=None, num_groups=num_groups)
+    def assign(models: Weights, private: Tree, data: Data) -> Info:
+        return {"cluster": jnp.maximum(jnp.asarray(data.group), 0)}
+
+    return replace(
+        base,
+        start=start,
+        train=train,
+        merge=merge,
+        serve=serve,
+        common=None,
+        assign=assign,
+        num_groups=num_groups,
+        num_clusters=num_groups,
+    )
 
 
 def own_model(models: Weights, data: Data) -> Weights:

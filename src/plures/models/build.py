@@ -15,7 +15,7 @@ from jax import Array
 from plures import tree
 from plures.errors import UnknownChoice, Unsupported
 from plures.models import metrics as m
-from plures.types import Key, Metric, Model, Tree, Weights
+from plures.types import Key, Metric, Model, Summary, Tree, Weights
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ def from_functions(
     parts: Mapping[str, tuple[str, ...]] | None = None,
     features: Callable[[Tree, Array], Array] | None = None,
     penalty: Callable[[Tree], Array] | None = None,
+    summary: Summary | None = None,
 ) -> Model:
     """A model without running statistics, from functions of its params.
 
@@ -124,6 +125,7 @@ def from_functions(
         parts={name: tuple(f"params/{p}" for p in patterns) for name, patterns in (parts or {}).items()},
         features=None if features is None else lambda weights, x: features(weights.params, x),
         penalty=penalty,
+        summary=summary,
     )
 
 

@@ -18,7 +18,8 @@ from plures.models.build import (
     Task,
     from_functions,
 )
-from plures.types import Key, Model, Tree
+from plures.models.summary import MOMENTS, SUMS, counts
+from plures.types import Key, Model, Summary, Tree
 
 
 def flat(x: Array) -> Array:
@@ -42,7 +43,9 @@ def ridge_penalty(ridge: float) -> Callable[[Tree], Array] | None:
     return lambda params: 0.5 * ridge * tree.squared_norm(params)
 
 
-def _linear(shape: tuple[int, ...], num_outputs: int | None, task: Task, ridge: float) -> Model:
+def _linear(
+    shape: tuple[int, ...], num_outputs: int | None, task: Task, ridge: float, summary: Summary | None = None
+) -> Model:
     """One dense layer from zero; ``num_outputs=None`` gives one number per row."""
     width = math.prod(shape)
     tail = () if num_outputs is None else (num_outputs,)
@@ -57,6 +60,7 @@ def _linear(shape: tuple[int, ...], num_outputs: int | None, task: Task, ridge: 
         parts={"head": ("head/*",)},
         features=lambda params, x: flat(x),
         penalty=ridge_penalty(ridge),
+        summary=summary,
     )
 
 
@@ -69,7 +73,7 @@ def softmax(shape: tuple[int, ...], num_outputs: int, *, ridge: float = 0.0) -> 
 @registry.model(title="Least squares")
 def least_squares(shape: tuple[int, ...], num_outputs: int = 1, *, ridge: float = 0.0) -> Model:
     """A linear regression with half the squared error; one number per row where ``num_outputs`` is 1."""
-    return _linear(shape, None if num_outputs == 1 else num_outputs, REGRESSION, ridge)
+    return _linear(shape, None if num_outputs == 1 else num_outputs, REGRESSION, ridge, MOMENTS)
 
 
 @registry.model(title="Logistic regression")
@@ -96,6 +100,7 @@ def density(shape: tuple[int, ...], num_outputs: int, *, ridge: float = 0.0) -> 
         apply=apply,
         task=DENSITY,
         penalty=ridge_penalty(ridge),
+        summary=counts(num_outputs),
     )
 
 
@@ -115,4 +120,5 @@ def mean(shape: tuple[int, ...], num_outputs: int, *, ridge: float = 0.0) -> Mod
         apply=apply,
         task=REGRESSION,
         penalty=ridge_penalty(ridge),
+        summary=SUMS,
     )

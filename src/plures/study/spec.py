@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-def build_method(text: str, model: Model, *, plan: Plan, facts: Mapping[str, int] | None = None) -> Method:
+def build_method(text: str, model: Model, *, plan: Plan, facts: Mapping[str, Any] | None = None) -> Method:
     """The method a text names, its personalizers applied from left to right.
 
     ``facts`` are numbers of the federation (``num_groups``) that a factory may ask for by name.
@@ -69,7 +69,7 @@ def default_model(federation: Federation) -> str:
     return DEFAULT_MODELS[federation.task]
 
 
-def _filled(named: Named, plan: Plan, facts: Mapping[str, int]) -> dict[str, Any]:
+def _filled(named: Named, plan: Plan, facts: Mapping[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {"plan": plan, **facts}
     wanted = {name: value for name, value in known.items() if name in named.entry.options}
     options = {**wanted, **named.options}

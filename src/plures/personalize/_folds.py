@@ -1,0 +1,56 @@
+"""A client's rows in folds: each fold is held out once while the others are trained on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from plures.keys import shuffled
+from plures.types import Key, Rows
+
+FEW = 25  # below so many rows a single fold is held out
+
+
+class Folds(NamedTuple):
+    """Rows in random order, twice over, so that all folds but one lie next to each other for any fold."""
+
+    rows: Rows  # the rows in their new order, once; its arrays hold them twice
+    starts: Array  # (folds + 1,) where each fold begins
+
+    @property
+    def number(self) -> int:
+        """How many folds there are."""
+        return len(self.starts) - 1
+
+    def fit(self, fold: Array | int) -> Rows:
+        """The rows to train on when a fold is held out."""
+        rows, start, stop = self.rows, self.starts[fold], self.starts[fold + 1]
+        return Rows(rows.x, rows.y, stop, rows.count - (stop - start), rows.capacity)
+
+    def held(self, fold: Array | int) -> Rows:
+        """The rows of the fold itself."""
+        rows, start, stop = self.rows, self.starts[fold], self.starts[fold + 1]
+        return Rows(rows.x, rows.y, start, stop - start, -(-rows.capacity // self.number))
+
+    def counted(self) -> Array:
+        """The rows of each fold that count: of few rows, only those of the first fold with any (a fifth, say)."""
+        sizes = jnp.diff(self.starts)
+        first = jnp.arange(self.number) == (sizes > 0).argmax()
+        return jnp.where((jnp.asarray(self.rows.count) >= FEW) | first, sizes, 0)
+
+    def of_rows(self, values: Array) -> Array:
+        """(capacity,) values in the order of the rows, from (folds, held capacity) ones."""
+        place = jnp.arange(self.rows.capacity)
+        fold = (place[:, None] >= self.starts[None, 1:-1]).sum(1)
+        return values[fold, jnp.minimum(place - self.starts[fold], values.shape[1] - 1)]
+
+
+def folds_of(key: Key, rows: Rows, number: int) -> Folds:
+    """A client's rows divided at random into ``number`` folds of equal size, give or take one row."""
+    count = jnp.asarray(rows.count)
+    places = jnp.arange(2 * max(rows.capacity, 1)) % jnp.maximum(count, 1)
+    twice = rows.take(shuffled(key, places, count))
+    starts = jnp.arange(number + 1) * count // number
+    return Folds(Rows(twice.x, twice.y, 0, rows.count, max(rows.capacity, 1)), starts)

@@ -1,0 +1,72 @@
+"""A last round in which every client is asked something, and what came of it is offered to all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+from jax import Array
+
+from plures.types import Data, Info, Key, Method, Tree, closed
+
+
+class Survey(NamedTuple):
+    """The base's state (on the server) or offer (to a client), and what the survey found."""
+
+    base: Tree
+    found: Tree
+
+
+def surveyed(
+    base: Method,
+    *,
+    blank: Callable[[Key, int], Tree],
+    ask: Callable[[Key, Tree, Data], tuple[Tree, Info]],
+    gather: Callable[[Tree, Tree, Array, Array], Tree],
+) -> Method:
+    """``base``, closed by a round in which clients answer ``ask(key, offer, data)``.
+
+    ``gather(found, answers, weights, uids)`` makes what is found of the answers; ``blank(key, num_clients)`` is what
+    it starts as. The result serves as the base does; whoever calls this puts its own ``serve`` in, which is offered
+    a ``Survey``.
+    """
+
+    def start(key: Key, num_clients: int) -> Survey:
+        return Survey(base.start(key, num_clients), blank(jax.random.fold_in(key, 1), num_clients))
+
+    def send(server: Survey, uid: Array) -> Survey:
+        return Survey(base.offered(server.base, uid), server.found)
+
+    def train(key: Key, offer: Survey, private: Tree, data: Data) -> tuple[Tree, Tree, Info]:
+        answer, info = ask(key, offer.base, data)
+        return answer, private, info
+
+    def merge(server: Survey, uploads: Tree, weights: Array, uids: Array) -> Survey:
+        return server._replace(found=gather(server.found, uploads, weights, uids))
+
+    def serve(key: Key, offer: Survey, private: Tree, data: Data) -> Tree:
+        return base.serve(key, offer.base, private, data)
+
+    closing = replace(
+        base,
+        start=start,
+        send=send,
+        offer=None,
+        answer=None,
+        settle=None,
+        turns=1,
+        train=train,
+        merge=merge,
+        serve=serve,
+        common=None if base.common is None else lambda offer: base.common(offer.base),  # type: ignore[misc]
+        assign=None if base.assign is None else lambda offer, private, data: base.assign(offer.base, private, data),  # type: ignore[misc]
+        notes=None if base.notes is None else lambda server: base.notes(server.base),  # type: ignore[misc]
+    )
+    return closed(base, closing, hand_over=lambda key, fresh, before: fresh._replace(base=before))
+
+
+def cluster_of(base: Method, offer: Tree, data: Data) -> Array | int:
+    """The client's cluster, 0 where the base has none."""
+    return 0 if base.assign is None else base.assign(offer, (), data)["cluster"].astype(int)
