@@ -14,14 +14,16 @@ from rich.console import Console
 
 from plures import reproduce  # noqa: F401  (registers reproductions)
 from plures._version import __version__
-from plures.cli.data import data_app, data_part, takes_data, tell_notes
+from plures.cli.data import data_app, say, tell_notes
 from plures.cli.show import entries_table, method_page, methods_table
 from plures.cli.skeleton import write_skeleton
+from plures.cli.studies import study_of, takes_study
 from plures.config import Study, make_study, read_study
 from plures.errors import BadFile, BadValue, UnknownChoice
 from plures.registry import CHANNELS, METHODS, MODELS, PERSONALIZERS, REPRODUCTIONS
-from plures.report.terminal import LEGEND, leaderboard, rows_table, study_bars
-from plures.study import Comparison, build_channel, compare, default_methods
+from plures.report.terminal import DECISIONS_LEGEND, LEGEND, decisions_table, leaderboard, rows_table, study_bars
+from plures.study import Comparison, Guidance, build_channel, compare, default_methods, default_options, guide
+from plures.study.guidance import save_guidance
 from plures.study.reproduce import all_met
 from plures.study.reproduce import reproduce as play
 
@@ -50,46 +52,22 @@ def main(
 
 
 @app.command("compare")
-@takes_data
-def compare_command(
+@takes_study
+def compare_command(context: typer.Context, out: Out = None) -> None:
+    """Compare methods on a federation: leaderboard, per-client table, run folder."""
+    play_study(study_of(context.params), out or fresh_folder("compare"))
+
+
+@app.command("decide")
+@takes_study
+def decide_command(
     context: typer.Context,
-    methods: Annotated[
-        list[str] | None,
-        typer.Option("--method", "-m", help="A method, e.g. 'ditto:lam=0.5'; repeatable."),
-    ] = None,
-    dataset: Annotated[
-        str, typer.Option("--data", help="A data set, 'cifar10|dirichlet:alpha=0.3', or a file or folder.")
-    ] = "digits",
-    model: Annotated[str | None, typer.Option(help="A model, e.g. 'mlp:hidden=64x32'.")] = None,
-    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 60,
-    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.")] = 3,
-    cohort: Annotated[str, typer.Option(help="'all', a number, or 'weighted:NUMBER'.")] = "all",
-    epochs: Annotated[int, typer.Option(help="Local epochs per round.")] = 2,
-    batch: Annotated[int, typer.Option(help="Local batch size; 0 is full batch.")] = 10,
-    lr: Annotated[float, typer.Option(help="Local step size.")] = 0.1,
-    optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
-    eval_every: Annotated[int, typer.Option(help="Rounds between evaluations on valid rows.")] = 10,
-    channel: Annotated[list[str] | None, typer.Option("--channel", help="E.g. 'drop_out:share=0.2'.")] = None,
-    executor: Annotated[str, typer.Option(help="auto, vectorized, chunked:N, one_by_one.")] = "auto",
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on; losses are averaged over them.")] = 1,
+    errors: Annotated[float, typer.Option(help="Standard errors that a gain on valid rows must exceed.")] = 1.0,
     out: Out = None,
 ) -> None:
-    """Compare methods on a federation: leaderboard, per-client table, run folder."""
-    if seeds < 1:
-        raise BadValue("seeds", seeds, "1 or more")
-    found: dict[str, Any] = {
-        "data": data_part({**context.params, "name": dataset}).model_dump(),
-        "model": model,
-        "plan": {"epochs": epochs, "batch": batch, "lr": lr, "optimizer": optimizer},
-        "eval_every": eval_every,
-        "seeds": list(range(seeds)),
-        "rounds": rounds,
-        "cohort": cohort,
-        "channels": channel or [],
-        "executor": executor,
-    }
-    if methods:
-        found["methods"] = methods
-    play_study(make_study(found, where="the command line"), out or fresh_folder("compare"))
+    """Say for every client whether it stays global, clusters, personalizes or stays alone, with the evidence."""
+    play_decisions(study_of(context.params), out or fresh_folder("decide"), errors=errors)
 
 
 @app.command("run")
@@ -156,7 +134,7 @@ def reproduce_command(
             console.print(f"{entry.name:24} {entry.summary}", highlight=False)
         return
     folder = out or fresh_folder(name)
-    rows = play(name, scale=scale, out=folder)
+    rows = play(name, scale=scale, out=folder, tell=lambda text: console.print(text, highlight=False))
     console.print(rows_table(rows))
     console.print(f"wrote {folder / 'summary.json'}", highlight=False)
     if not all_met(rows):
@@ -224,10 +202,43 @@ def play_study(study: Study, out: Path) -> None:
     console.print(f"picture: {draw(result, out)}", highlight=False)
 
 
-def draw(result: Comparison, out: Path) -> Path:
-    """The overview picture; matplotlib is loaded only here, so that other commands start fast."""
-    from plures.report.figures import overview
+def play_decisions(study: Study, out: Path, *, errors: float) -> None:
+    """Train what clients decide between, write the decisions into a folder and print what they are worth."""
+    seen, unseen = study.check()
+    methods = study.methods or default_options(seen)
+    claim(out, {**study.model_dump(mode="json"), "methods": list(methods), "command": "decide", "errors": errors})
+    with study_bars(console) as tell:
+        result = guide(
+            methods,
+            seen,
+            unseen=unseen,
+            model=study.model,
+            plan=study.plan.build(),
+            rounds=study.rounds,
+            seeds=study.seeds,
+            errors=errors,
+            progress=tell,
+            cohort=study.cohort,
+            channels=tuple(build_channel(text) for text in study.channels),
+            executor=study.executor,
+            eval_every=study.eval_every,
+        )
+    save_guidance(out, result)
+    console.print(decisions_table(result))
+    console.print(DECISIONS_LEGEND, style="dim")
+    for line in result.sentences:
+        say(line)
+    tell_notes(seen)
+    say(f"every client: {out / 'decisions.csv'}")
+    say(f"picture: {draw(result, out)}")
 
+
+def draw(result: Comparison | Guidance, out: Path) -> Path:
+    """The picture of a result; matplotlib is loaded only here, so that other commands start fast."""
+    from plures.report.figures import decisions, overview
+
+    if isinstance(result, Guidance):
+        return decisions(result, out / "decisions.png")
     return overview(result, out / "overview.png")
 
 

@@ -57,19 +57,24 @@ def data_options(
     """What every command about data takes; ``data_part`` reads it from the command's context."""
 
 
-def takes_data(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with ``data_options`` among its own."""
+def taking(options: Callable[..., None], command: Callable[..., None]) -> Callable[..., None]:
+    """The command with further options among its own; it finds them in its context."""
     own = inspect.signature(command, eval_str=True)
-    added = inspect.signature(data_options, eval_str=True).parameters
+    added = inspect.signature(options, eval_str=True).parameters
 
     @wraps(command)
     def run(**given: Any) -> None:
         command(**{name: value for name, value in given.items() if name in own.parameters})
 
-    every = {**own.parameters, **added}
+    every = {**own.parameters, **{name: one for name, one in added.items() if name not in own.parameters}}
     run.__signature__ = own.replace(parameters=list(every.values()))  # type: ignore[attr-defined]
     run.__annotations__ = {name: one.annotation for name, one in every.items()}
     return run
+
+
+def takes_data(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with ``data_options`` among its own."""
+    return taking(data_options, command)
 
 
 @data_app.command("list")

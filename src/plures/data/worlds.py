@@ -271,3 +271,33 @@ def density(
     everyone = [list(range(num_clients))]
     facts = {"global_loss": partition_loss(truth, everyone), "group_loss": partition_loss(truth, natural)}
     return World(federation=federation, model=linear.density((0,), num_symbols), truth=truth, facts=facts)
+
+
+@registry.world(title="One symbol or any")
+def one_or_any(
+    *, num_clients: int = 200, num_symbols: int = 50, rows: int = 10, valid_rows: int = 0, seed: int = 0
+) -> World:
+    """Even clients always draw symbol 0, odd ones any symbol alike: example 2 of arXiv 2002.10619.
+
+    The best common model for a mixture with point masses is uniform: even clients need none of it, odd ones lose
+    log ``num_symbols``. One trained on everyone's rows puts half of its mass on symbol 0.
+    """
+    _positive(num_clients=num_clients, rows=rows)
+    if num_symbols < 2:
+        raise BadValue("num_symbols", num_symbols, "2 or more")
+    odd = np.arange(num_clients) % 2
+    truth = np.where(odd[:, None] == 1, 1.0 / num_symbols, np.eye(num_symbols)[0])
+    total = rows + valid_rows
+    y = jax.random.randint(_key(seed), (num_clients, total), 0, num_symbols) * odd[:, None]
+    federation = _assemble(
+        np.zeros((num_clients, total, 0), np.float32),
+        np.asarray(y, np.int32),
+        group=odd,
+        shares=(rows / total, valid_rows / total, 0.0),
+        task="density",
+        num_classes=num_symbols,
+        title="one symbol or any",
+        seed=seed,
+    )
+    facts = {"odd_loss": float(np.log(num_symbols))}
+    return World(federation=federation, model=linear.density((0,), num_symbols), truth=truth, facts=facts)

@@ -2,6 +2,7 @@
 
 from plures.engine.cohort import Everyone, Uniform, Weighted
 from plures.engine.executors import Executor, chunked, one_by_one, vectorized
+from plures.engine.follow import follow
 from plures.engine.result import Progress, Run, Served
 from plures.engine.run import Runner, prepare, run
 from plures.engine.settings import Settings
@@ -19,6 +20,7 @@ __all__ = [
     "Uniform",
     "Weighted",
     "chunked",
+    "follow",
     "one_by_one",
     "prepare",
     "run",

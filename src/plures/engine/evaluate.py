@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,9 @@ Scores = dict[str, dict[str, dict[str, Array]]]
 What a method tells of a client's model is under "facts" and "served".
 """
 
+Measure: TypeAlias = Callable[[Setup, Arrays, Tree, Client], Any]
+"""(setup, arrays, server, clients) -> a tree whose leaves are stacked over the clients on axis 0."""
+
 
 def score(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Scores:
     """The scores of all the clients given."""
@@ -33,6 +37,33 @@ def score(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Scores
 @partial(jax.jit, static_argnums=0)
 def _score(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Any:
     return setup.executor.run(score_one, setup, arrays, server, clients)
+
+
+def row_losses(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> dict[str, Array]:
+    """split ("valid", "test") -> (clients, capacity): the loss of every row under the model its client is served.
+
+    NaN where a client has no further row.
+    """
+    if setup.executor.on_host:
+        found: dict[str, Array] = setup.executor.run(losses_one, setup, arrays, server, clients)
+        return found
+    return _row_losses(setup, arrays, server, clients)
+
+
+@partial(jax.jit, static_argnums=0)
+def _row_losses(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Any:
+    return setup.executor.run(losses_one, setup, arrays, server, clients)
+
+
+def losses_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> dict[str, Array]:
+    """One client's losses, row by row."""
+    method, served = setup.method, serve_one(setup, arrays, server, client)
+    found = {}
+    for name, split in (("valid", VALID), ("test", TEST)):
+        own = rows(setup.layout, arrays, client.place, split)
+        outputs, batch = outputs_of(method.predict, served, own), own.all()
+        found[name] = jnp.where(batch.mask, method.model.loss(outputs, batch.y), jnp.nan)
+    return found
 
 
 @partial(jax.jit, static_argnums=0)

@@ -12,7 +12,8 @@ import numpy as np
 from jax import Array
 
 from plures import tree
-from plures.engine.evaluate import serve_one
+from plures.engine.clients import TEST, VALID
+from plures.engine.evaluate import row_losses, serve_one
 from plures.engine.state import State
 from plures.engine.store import DiskStore
 from plures.errors import BadValue, UnknownChoice
@@ -100,6 +101,20 @@ class Run:
         told = self.record.latest("facts", "served")
         columns.update({} if told is None else told.metrics)
         return pl.DataFrame(columns, schema_overrides={"group": pl.Int64}).fill_nan(None)
+
+    def losses(self) -> dict[str, list[np.ndarray]]:
+        """The loss of every row: split ("valid", "test") -> an array per client, in the order of uids.
+
+        Every client is served anew, all of them in one pass.
+        """
+        runner = self.runner
+        setup = runner.scoring(runner.setup(runner.phases[-1]))
+        found = runner.score(setup, self.state, self.store, row_losses)
+        sizes = {"valid": runner.everyone.count[:, VALID], "test": runner.everyone.count[:, TEST]}
+        return {
+            split: [np.asarray(row[:number], float) for row, number in zip(found[split], counts, strict=True)]
+            for split, counts in sizes.items()
+        }
 
     def model_for(self, client: int | str) -> Served:
         """What the client with this uid or name predicts with: ``run.model_for(3).predict(x)``."""

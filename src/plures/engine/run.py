@@ -23,7 +23,7 @@ from plures.engine import cohort as cohorts
 from plures.engine import executors
 from plures.engine.clients import TRAIN, VALID, Arrays, Layout, Place, layout_of, on_device, rows, together
 from plures.engine.cohort import Everyone, Uniform
-from plures.engine.evaluate import score
+from plures.engine.evaluate import Measure, score
 from plures.engine.executors import Executor
 from plures.engine.result import Progress, Run
 from plures.engine.round import Client, Setup, one_round
@@ -124,7 +124,7 @@ class Runner:
         while True:
             stops = self._stops(phase)
             for stop in (one for one in stops if one > int(state.round)):
-                state, record = self._advance(phase, state, store, record, stop)
+                state, record = self.advance(phase, state, store, record, stop)
                 self._report(phase, state, record, time.perf_counter() - began, first)
                 if stop < phase.stop:
                     self._save(state, store, record)
@@ -252,10 +252,10 @@ class Runner:
         marks = {r for r in range(phase.start + 1, phase.stop) if r % every == 0 or r % saving == 0}
         return sorted(marks | {phase.stop})
 
-    def _advance(
+    def advance(
         self, phase: Phase, state: State, store: DiskStore | None, record: Record, stop: int
     ) -> tuple[State, Record]:
-        """Play up to ``stop`` and evaluate there if it is time to."""
+        """Play a phase up to ``stop`` and evaluate there if it is time to."""
         setup, begin = self.setup(phase), int(state.round)
         places = tree.at(self.places, slice(0, self.num_seen))
         if store is None and not setup.executor.on_host:
@@ -271,25 +271,26 @@ class Runner:
             record = record.with_scores(stop, np.asarray(self.everyone.uid), found, splits)
         return state, record
 
-    def score(self, setup: Setup, state: State, store: DiskStore | None) -> Any:
-        """Scores of all clients, seen and unseen: kind -> split -> metric -> (clients,)."""
+    def score(self, setup: Setup, state: State, store: DiskStore | None, of: Measure = score) -> Any:
+        """Scores of all clients, seen and unseen: kind -> split -> metric -> (clients,), or what ``of`` measures."""
         everybody = np.arange(self.num_seen)
         blocks = [everybody] if store is None else np.array_split(everybody, -(-self.num_seen // BLOCK))
         parts = []
         for block in blocks:
             private = state.private if store is None else store.get(block)
-            parts.append(jax.device_get(self._score_block(setup, state, private, block, block is blocks[-1])))
+            clients = self._block(state, private, block, block is blocks[-1])
+            parts.append(jax.device_get(of(setup, self.arrays, state.server, clients)))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
-    def _score_block(self, setup: Setup, state: State, private: Tree, block: np.ndarray, with_unseen: bool) -> Any:
+    def _block(self, state: State, private: Tree, block: np.ndarray, with_unseen: bool) -> Client:
+        """Some of the training clients, and with them the unseen ones if asked."""
         extra = self.everyone.num_clients - self.num_seen if with_unseen else 0
         rows_ = np.concatenate([block, self.num_seen + np.arange(extra)])
         blank = jax.tree.map(lambda leaf: jnp.zeros((extra, *leaf.shape[1:]), leaf.dtype), private)
         everyone = jax.tree.map(lambda a, b: jnp.concatenate([a, b]) if extra else a, private, blank)
         visits = jnp.concatenate([state.visits[block], jnp.zeros(extra, jnp.int32)])
         places = tree.at(self.places, rows_)
-        clients = _clients(places, everyone, visits, state.round, self.key)
-        return score(setup, self.arrays, state.server, clients)
+        return _clients(places, everyone, visits, state.round, self.key)
 
     def _walk(
         self, setup: Setup, places: Place, state: State, store: DiskStore | None, length: int

@@ -108,8 +108,12 @@ def scouts_of(key: Key, fresh: Scouts, warm: Server) -> Scouts:
 
 
 def losses_of(model: Model, models: Weights, data: Data) -> Array:
-    """The client's mean training loss under each of several models, in evaluation mode."""
-    return jax.vmap(lambda one: mean_loss(model, model.apply, one, data.train))(models)
+    """The client's mean training loss under each of several models, in evaluation mode.
+
+    A model that broke down has an infinite loss: NaN would be the least of all.
+    """
+    losses = jax.vmap(lambda one: mean_loss(model, model.apply, one, data.train))(models)
+    return jnp.where(jnp.isnan(losses), jnp.inf, losses)
 
 
 def chosen(key: Key, losses: Array, weights: Array, filled: Array, number: int, rule: str) -> Array:

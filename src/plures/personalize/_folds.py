@@ -10,8 +10,6 @@ from jax import Array
 from plures.keys import shuffled
 from plures.types import Key, Rows
 
-FEW = 25  # below so many rows a single fold is held out
-
 
 class Folds(NamedTuple):
     """Rows in random order, twice over, so that all folds but one lie next to each other for any fold."""
@@ -34,11 +32,10 @@ class Folds(NamedTuple):
         rows, start, stop = self.rows, self.starts[fold], self.starts[fold + 1]
         return Rows(rows.x, rows.y, start, stop - start, -(-rows.capacity // self.number))
 
-    def counted(self) -> Array:
-        """The rows of each fold that count: of few rows, only those of the first fold with any (a fifth, say)."""
-        sizes = jnp.diff(self.starts)
-        first = jnp.arange(self.number) == (sizes > 0).argmax()
-        return jnp.where((jnp.asarray(self.rows.count) >= FEW) | first, sizes, 0)
+    @property
+    def sizes(self) -> Array:
+        """The number of rows in each fold."""
+        return jnp.diff(self.starts)
 
     def of_rows(self, values: Array) -> Array:
         """(capacity,) values in the order of the rows, from (folds, held capacity) ones."""

@@ -13,7 +13,7 @@ from plures.errors import UnknownChoice, Unsupported
 from plures.local import begin, descend, num_steps, objective
 from plures.types import Key, Model, Plan, Rows, Tree, Weights
 
-LOCALS = ("tuned", "counts", "symbol")
+LOCALS = ("tuned", "counts", "smoothed", "symbol")
 
 
 class Local(NamedTuple):
@@ -37,7 +37,7 @@ def local_model(name: str | Local, model: Model, plan: Plan) -> Local:
         return tuned(model, plan)
     if model.task != "density":
         raise Unsupported(f"local={name} is for densities over symbols; use local=tuned")
-    return counts() if name == "counts" else symbol()
+    return {"counts": counts(), "smoothed": counts(0.5), "symbol": symbol()}[name]
 
 
 def tuned(model: Model, plan: Plan) -> Local:
@@ -50,12 +50,14 @@ def tuned(model: Model, plan: Plan) -> Local:
     return Local(fit, model.apply)
 
 
-def counts(smooth: float = 0.5) -> Local:
-    """How often each symbol occurred; half a count is added to each (Krichevsky and Trofimov)."""
+def counts(smooth: float = 0.0) -> Local:
+    """How often each symbol occurred; 1/2 added to each count is the estimate of Krichevsky and Trofimov."""
 
     def fit(key: Key, common: Weights, rows: Rows) -> Array:
         total = _tally(common, rows) + smooth
-        return jnp.log(total / total.sum())
+        # Nothing counted says nothing: then it is the common model.
+        shares = jnp.log(total / jnp.maximum(total.sum(), 1e-30))
+        return jnp.where(total.sum() > 0, shares, common.params["logits"])
 
     return Local(fit, _for_all)
 

@@ -15,7 +15,7 @@ from plures import tree
 from plures.errors import BadFile, BadValue, Unsupported
 from plures.keys import shuffled
 from plures.survey import Survey, cluster_of, surveyed
-from plures.types import Batch, Data, Info, Key, Method, Rows, Tree
+from plures.types import Batch, Data, Info, Key, Method, Model, Rows, Tree
 
 
 class Answer(NamedTuple):
@@ -110,13 +110,18 @@ def pool_of(base: Method, offer: Survey, data: Data) -> Rows:
     return Rows(found.x, found.y, 0, found.size, found.x.shape[0])
 
 
-def public_rows(given: Any, pool_rows: int) -> Rows:
+def public_rows(model: Model, given: Any, pool_rows: int) -> Rows:
     """The first public inputs, from an array or a .npy file; they have no labels."""
     if given is None:
         raise BadValue("proxy", given, "an array of public inputs or a .npy file with one, for source=proxy")
-    x = jnp.asarray(_read(given) if isinstance(given, str | Path) else given, jnp.float32)[:pool_rows]
-    if x.ndim < 1 or not len(x):
-        raise BadValue("proxy", given, "an array with a row per public example")
+    found = np.asarray(_read(given) if isinstance(given, str | Path) else given)
+    if found.dtype.kind not in "fiub" or found.ndim < 1 or not len(found):
+        raise BadValue("proxy", given, "numbers, with a row per public example")
+    x = jnp.asarray(found[:pool_rows], jnp.float32 if found.dtype.kind == "f" else jnp.int32)
+    try:
+        jax.eval_shape(lambda: model.apply(model.init(jax.random.key(0)), x))
+    except (TypeError, ValueError) as error:
+        raise BadValue("proxy", f"inputs of shape {x.shape[1:]}", "inputs of this model") from error
     return Rows(x, jnp.zeros(len(x)), 0, len(x), len(x))
 
 
@@ -124,7 +129,7 @@ def _read(path: str | Path) -> np.ndarray:
     try:
         found: np.ndarray = np.load(path, allow_pickle=False)
         return found
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise BadFile(f"public inputs could not be read from {path}: {error}") from error
 
 

@@ -3,7 +3,8 @@
     min over h   lam L_k(h)  +  (1 - lam) L_C(h),      from the model served
 
 where C is everyone's data, or the client's cluster's. lam = 1 is fine-tuning, lam = 0 goes on with central training. lam
-is chosen by cross-validation on the client's training rows (the smaller one on ties), then all of them are trained on.
+is chosen by cross-validation on the client's training rows (the smaller one on ties), then all of them are trained on;
+a client whose held-out rows speak for the model served keeps that one.
 
 Other clients' rows are not needed for L_C. The ``source`` says what stands for them:
 
@@ -46,10 +47,11 @@ GRID = tuple(step / 10 for step in range(11))
 
 
 class Interpolated(NamedTuple):
-    """A client's model and the share its own rows had in it."""
+    """A client's model, the share its own rows had in it, and whether it was tuned at all."""
 
     weights: Weights
     lam: Array
+    tuned: Array
 
 
 Job: TypeAlias = Callable[[Array, Rows], tuple[Drawable, Loss]]
@@ -71,6 +73,7 @@ def dapper(
     lam: float | None = None,
     lams: tuple[float, ...] = GRID,
     folds: int = 5,
+    keep: bool = True,
     plan: Plan | None = None,
     epochs: int = 1,
     lr: float | None = None,
@@ -84,7 +87,8 @@ def dapper(
 ) -> Method:
     """The base's model tuned on the client's rows and its pool, their balance by cross-validation.
 
-    ``lam`` fixes the balance. ``ratio`` is how many pool rows go with each own row, of at most ``pool_rows``; every
+    ``lam`` fixes the balance. Without ``keep`` a client is served a tuned model even where its held-out rows speak for
+    the base's. ``ratio`` is how many pool rows go with each own row, of at most ``pool_rows``; every
     client gives at most ``shared_rows`` for ``raw``, where ``example`` has the shapes of a row
     (``federation.example``). ``proxy`` is an array of public inputs or a .npy file with one.
     """
@@ -98,28 +102,26 @@ def dapper(
             raise BadValue(name, number, f"{at_least[name]} or more")
     own = plan or base.plan
     tuned = replace(own, epochs=epochs, steps=None, lr=own.lr if lr is None else lr)
+    search = Search(tuned, lams, folds, keep)
     if source == "generative":
         kind_of(base.model)
-        return _personal(base, tuned, lams, folds, lambda first, offer, data: _echoing(base.model, first))
+        return _personal(base, search, lambda first, offer, data: _echoing(base.model, first))
     if source == "proxy":
         kind_of(base.model)
-        public = public_rows(proxy, pool_rows)
+        public = public_rows(base.model, proxy, pool_rows)
         beside = Beside(base.model, tuned, ratio)
-        return _personal(base, tuned, lams, folds, lambda first, offer, data: beside.job(public, teacher=first))
+        return _personal(base, search, lambda first, offer, data: beside.job(public, teacher=first))
     if source == "statistics":
         asked = with_sums(base)
-        return _personal(asked, tuned, lams, folds, lambda first, offer, data: _summed(base, offer, data))
+        return _personal(asked, search, lambda first, offer, data: _summed(base, offer, data))
     asked = with_rows(base, example, pool_rows, shared_rows)
     beside = Beside(base.model, tuned, ratio, union=mixing == "union" and tuned.batch is not None)
-    return _personal(
-        asked, tuned, lams, folds, lambda first, offer, data: beside.job(pool_of(base, offer, data), teacher=None)
-    )
+    return _personal(asked, search, lambda first, offer, data: beside.job(pool_of(base, offer, data), teacher=None))
 
 
-def _personal(
-    method: Method, plan: Plan, lams: tuple[float, ...], folds: int, job_of: Callable[[Weights, Tree, Data], Job]
-) -> Method:
+def _personal(method: Method, search: Search, job_of: Callable[[Weights, Tree, Data], Job]) -> Method:
     """``method`` serving interpolated models; ``job_of(first, offer, data)`` says what is trained on."""
+    plan, lams, folds, keep = search
     model, grid = method.model, jnp.asarray(lams)
 
     def serve(key: Key, offer: Tree, private: Tree, data: Data) -> Interpolated:
@@ -132,34 +134,39 @@ def _personal(
             drawn, loss = job(lam, rows)
             return descend(key_own, begin(first, plan), drawn, plan, loss, stop=num_steps(drawn, plan)).weights
 
-        best = jnp.zeros((), int)
-        if len(lams) > 1:
-            parts = folds_of(jax.random.fold_in(key_own, 1), data.train, folds)
-            best = _held_out(model, parts, grid, tuned).argmin()
-        return Interpolated(tuned(grid[best], data.train), grid[best])
+        if len(lams) == 1:
+            return Interpolated(tuned(grid[0], data.train), grid[0], jnp.asarray(True))
+        parts = folds_of(jax.random.fold_in(key_own, 1), data.train, folds)
+        losses = held_out(model, parts, grid, tuned)
+        worth = ~jnp.asarray(keep) | (losses.min() < held_out(model, parts, grid[:1], lambda lam, rows: first)[0])
+        lam = jnp.where(worth, grid[losses.argmin()], 0.0)
+        return Interpolated(tree.choose(worth, tuned(lam, data.train), first), lam, worth)
 
     def common(offer: Tree) -> Interpolated:
         assert method.common is not None
-        return Interpolated(method.common(offer), jnp.zeros(()))
+        return Interpolated(method.common(offer), jnp.zeros(()), jnp.asarray(False))
 
     return replace(
         method,
         serve=serve,
         predict=lambda served, x: model.apply(served.weights, x),
         common=None if method.common is None else common,
-        facts=lambda served: {"lam": served.lam},
+        facts=lambda served: {"lam": served.lam, "tuned": served.tuned},
         lanes=len(lams) * folds if len(lams) > 1 else 1,
     )
 
 
-def _held_out(model: Model, parts: Folds, grid: Array, tuned: Callable[[Array, Rows], Weights]) -> Array:
-    """The loss of every lam on rows it was not trained on: all folds and all lams side by side."""
+def held_out(model: Model, parts: Folds, grid: Array, tuned: Callable[[Array, Rows], Weights]) -> Array:
+    """The loss of every lam on rows it was not trained on, summed: all folds and all lams side by side."""
 
     def one(lam: Array, fold: Array) -> Array:
         return mean_loss(model, model.apply, tuned(lam, parts.fit(fold)), parts.held(fold))
 
     losses = jax.vmap(lambda lam: jax.vmap(lambda fold: one(lam, fold))(jnp.arange(parts.number)))(grid)
-    return losses @ parts.counted().astype(losses.dtype)
+    counted = parts.sizes
+    total = jnp.where(counted > 0, counted * losses, 0.0).sum(1)
+    # A lam whose training broke down is the last to be chosen; argmin would take it first.
+    return jnp.where(jnp.isnan(total), jnp.inf, total)
 
 
 def _echoing(model: Model, first: Weights) -> Job:
@@ -193,6 +200,15 @@ def _summed(base: Method, offer: Survey, data: Data) -> Job:
         return rows, loss
 
     return job
+
+
+class Search(NamedTuple):
+    """How a client trains, and what it tries."""
+
+    plan: Plan
+    lams: tuple[float, ...]
+    folds: int
+    keep: bool
 
 
 @dataclass(frozen=True, eq=False)

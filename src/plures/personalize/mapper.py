@@ -76,7 +76,7 @@ def mapper(
 ) -> Method:
     """The base's predictions mixed with those of a model of the client's own.
 
-    ``local`` is the own model: "tuned", or for densities "counts" or "symbol"; in Python any ``Local``. With ``joint``
+    ``local`` is the own model: "tuned", or for densities "counts", "smoothed" or "symbol"; in Python any ``Local``. With ``joint``
     the base trains on rows weighted by their responsibility, after ``warm`` rounds as it is.
     """
     needs_weights("mapper", base)
@@ -100,22 +100,22 @@ class Fitting:
     folds: int
 
     def crossed(self, key: Key, common: Weights, data: Data) -> tuple[Folds, Evidence]:
-        """The client's rows in folds, and what each fold says for a model fitted to the others."""
+        """The client's rows in folds, and what all held rows say for models fitted to the others.
+
+        Evidence has a row for every place of every fold, one fold after the other.
+        """
         parts = folds_of(key, data.train, self.folds)
 
-        def one(fold: Array) -> Evidence:
+        def one(fold: Array) -> tuple[Array, ...]:
             held = parts.held(fold)
             fitted = self.local.fit(key, common, parts.fit(fold))
             pair = outputs_of(self.model.apply, common, held), outputs_of(self.local.outputs, fitted, held)
             batch = held.all()
-            return evidence(self.model, *pair, batch.y, batch.mask)
+            return *pair, batch.y, batch.mask
 
-        return parts, jax.vmap(one)(jnp.arange(self.folds))
-
-
-def flat(found: Evidence) -> Evidence:
-    """The evidence of all folds as one."""
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+        found = jax.vmap(one)(jnp.arange(self.folds))
+        # All folds are put together first: numbers are scaled by the noise of all the client's rows.
+        return parts, evidence(self.model, *(leaf.reshape(-1, *leaf.shape[2:]) for leaf in found))
 
 
 def _serving(method: Method, fitting: Fitting, lam: float | str, *, shares_form: bool) -> Method:
@@ -155,7 +155,7 @@ def _share(
     if lam == "global":
         assert prior is not None
         return prior @ jnp.asarray(GRID, jnp.float32), jnp.asarray(True)
-    found = flat(fitting.crossed(key, common, data)[1])
+    found = fitting.crossed(key, common, data)[1]
     if prior is None:
         return best_mixture(found), found.known()
     return posterior_mean(curve(found), prior), found.known()
@@ -179,8 +179,9 @@ def _asked(base: Method, fitting: Fitting, *, one_for_all: bool) -> Method:
 
     def ask(key: Key, offer: Tree, data: Data) -> tuple[Array, Info]:
         common = base.serve(key, offer, (), data)
-        found = flat(fitting.crossed(jax.random.fold_in(key, 1), common, data)[1])
-        return curve(found), {"lam": best_mixture(found)}
+        found = fitting.crossed(jax.random.fold_in(key, 1), common, data)[1]
+        # Exactly flat where the rows tell nothing, free of what rounding would make of it.
+        return jnp.where(found.known(), curve(found), 0.0), {"lam": best_mixture(found)}
 
     def gather(found: Array, answers: Array, weights: Array, uids: Array) -> Array:
         fine = jnp.where((weights > 0)[:, None], answers, 0.0)
@@ -194,10 +195,16 @@ def _asked(base: Method, fitting: Fitting, *, one_for_all: bool) -> Method:
 def fitted_prior(curves: Array) -> Array:
     """The Beta prior under which all clients' rows are likeliest, as probabilities on the grid.
 
-    ``curves`` are (clients, grid) log-likelihoods; a flat one says nothing. The prior is the best of a table.
+    ``curves`` are (clients, grid) log-likelihoods; a flat one says nothing. The prior is the best of a table, the flat one
+    where nobody says anything.
     """
-    table = jnp.asarray(_priors())
-    fits = jax.nn.logsumexp(curves[:, None] + jnp.log(table)[None], axis=2).sum(0)  # (priors,)
+    table, told = jnp.asarray(_priors()), jnp.ptp(curves, axis=1) > 0
+
+    def fit(prior: Array) -> Array:
+        return jnp.where(told, jax.nn.logsumexp(curves + jnp.log(prior), axis=1), 0.0).sum()
+
+    # One prior after the other: all at once they would need the memory of 229 times the curves.
+    fits = jax.lax.map(fit, table)
     return table[fits.argmax()]
 
 
@@ -217,8 +224,8 @@ def _jointly(base: Method, fitting: Fitting, lam: float | str, warm: int) -> Met
         key_base, key_folds = jax.random.split(key)
         common = base.serve(key_base, download, private, data)
         parts, found = fitting.crossed(key_folds, common, data)
-        share = jnp.asarray(lam, jnp.float32) if not isinstance(lam, str) else best_mixture(flat(found))
-        weight = parts.of_rows(jax.vmap(lambda one: one.share(share))(found))
+        share = jnp.asarray(lam, jnp.float32) if not isinstance(lam, str) else best_mixture(found)
+        weight = parts.of_rows(found.share(share).reshape(fitting.folds, -1))
         upload, private, info = base.train(
             key_base, download, private, replace(data, train=replace(parts.rows, weight=weight))
         )
@@ -242,5 +249,7 @@ def _check(lam: float | str, epochs: int, folds: int, joint: bool, warm: int, ba
         raise Unsupported("warm is the number of rounds before joint training; add joint=true")
     if joint and kind_of(base.model) == "numbers":
         raise Unsupported("joint training needs a model that predicts probabilities; this one predicts numbers")
+    if joint and base.prelude is not None and base.prelude.leave:
+        raise Unsupported("joint training needs a base whose last round trains, such as fedavg or hypcluster")
     if joint and base.offer is not None:
         raise Unsupported("joint training needs a base that trains what it serves, such as fedavg or hypcluster")

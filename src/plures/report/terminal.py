@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
-from rich.text import TextType
+from rich.text import Text, TextType
 
-from plures.study import Comparison, StudyProgress
+from plures.study import Comparison, Guidance, StudyProgress
 from plures.study.reproduce import Row
 
 OTHER_COLUMNS, WIDE, BAR = 62, 100, 8
@@ -49,6 +49,36 @@ def leaderboard(result: Comparison, *, width: int = 80) -> Table:
 LEGEND = (
     "mean ± half of its 95 % interval (bootstrap over clients and seeds); worst 10 %: nine in ten clients do better; "
     "below alone: clients worse off than with local_only; unseen: mean over held-out clients"
+)
+
+
+def decisions_table(result: Guidance) -> Table:
+    """How many clients decide for each option, and what that gains them over the global model."""
+    seen = result.clients["seen"].sum()
+    unseen = result.clients.height - seen
+    table = plain_table(
+        f"Decisions of {seen} clients in training" + (f" and {unseen} unseen ones" if unseen else "")
+    )
+    table.add_column("decision", no_wrap=True)
+    table.add_column("method", overflow="fold")
+    for name in ("clients", "unseen", "gain on\nvalid rows", "gain on\ntest rows", "hurt"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in result.by_method.iter_rows(named=True):
+        table.add_row(
+            row["family"],
+            Text(row["method"]),
+            str(row["clients"]),
+            str(row["unseen"]) if unseen else "-",
+            _number(row["valid_gain"]),
+            _number(row["test_gain"]),
+            _percent(row["hurt"]),
+        )
+    return table
+
+
+DECISIONS_LEGEND = (
+    "gain: how much lower the loss is than with the global model, mean over these clients; clients decide by valid rows "
+    "alone; hurt: clients whose test loss rises"
 )
 
 

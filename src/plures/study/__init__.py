@@ -1,15 +1,20 @@
 """Studies: methods by name, grids of runs, statistics, reproductions."""
 
 from plures.study.compare import Comparison, StudyProgress, compare, default_methods
+from plures.study.guidance import Guidance, decide, default_options, guide
 from plures.study.spec import build_channel, build_method, build_model, default_model
 
 __all__ = [
     "Comparison",
+    "Guidance",
     "StudyProgress",
     "build_channel",
     "build_method",
     "build_model",
     "compare",
+    "decide",
     "default_methods",
     "default_model",
+    "default_options",
+    "guide",
 ]

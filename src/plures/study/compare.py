@@ -127,9 +127,9 @@ def compare(
     finished runs are kept there and are not run again.
     """
     methods = [methods] if isinstance(methods, str) else methods
-    _check(methods, seeds, federation)
+    check_given(methods, seeds, federation)
     Settings.of({"rounds": rounds, **settings, "checkpoint": "checked"})
-    built = dict(methods) if isinstance(methods, Mapping) else _built(methods, federation, model, plan)
+    built = dict(methods) if isinstance(methods, Mapping) else built_methods(methods, federation, model, plan)
     chosen = next(iter(built.values())).model
     tables, seconds = [], dict.fromkeys(built, 0.0)
     jobs = [(name, seed) for name in built for seed in seeds]
@@ -141,14 +141,9 @@ def compare(
             extra = dict(settings)
             if folder is not None and extra.get("checkpoint_every"):
                 extra["checkpoint"] = folder / "checkpoint"
-
-            def tell(now: Progress, name: str = name, seed: int = seed, index: int = index) -> None:
-                if progress is not None:
-                    progress(StudyProgress(name, seed, index, len(jobs), now))
-
-            hidden = None if built[name].transductive else unseen
+            tell = teller(progress, name, seed, index, len(jobs))
             limits = Settings.of({"rounds": rounds, "seed": seed, **extra})
-            run = prepare(built[name], federation, unseen=hidden, settings=limits, progress=tell).run()
+            run = run_one(built[name], federation, unseen, limits, tell)
             table, spent = run.clients, run.seconds
             if folder is not None:
                 save_run(folder, run, header(name, seed, config), mark)
@@ -161,7 +156,33 @@ def compare(
     return result
 
 
-def _check(methods: Sequence[str] | Mapping[str, Method], seeds: Sequence[int], federation: Federation) -> None:
+def run_one(
+    method: Method,
+    federation: Federation,
+    unseen: Federation | None,
+    settings: Settings,
+    tell: Callable[[Progress], None],
+) -> Run:
+    """A run of a study; unseen clients are left out for a method that cannot serve them."""
+    hidden = None if method.transductive else unseen
+    return prepare(method, federation, unseen=hidden, settings=settings, progress=tell).run()
+
+
+def teller(
+    progress: Callable[[StudyProgress], None] | None, method: str, seed: int, index: int, total: int
+) -> Callable[[Progress], None]:
+    """What a run calls to say how far it is; the study says which run of how many that is."""
+
+    def tell(now: Progress) -> None:
+        if progress is not None:
+            progress(StudyProgress(method, seed, index, total, now))
+
+    return tell
+
+
+def check_given(
+    methods: Sequence[str] | Mapping[str, Method], seeds: Sequence[int], federation: Federation
+) -> None:
     """Refuse what leaves nothing to compare, or would be run twice."""
     for name, given in (("methods", list(methods)), ("seeds", list(seeds))):
         if not given:
@@ -172,9 +193,10 @@ def _check(methods: Sequence[str] | Mapping[str, Method], seeds: Sequence[int], 
         raise BadData("no client has test rows, so there is nothing to compare; split the data with a test share")
 
 
-def _built(
+def built_methods(
     names: Sequence[str], federation: Federation, model: str | Model | None, plan: Plan
 ) -> dict[str, Method]:
+    """Methods by their names, all with one model."""
     chosen = model if isinstance(model, Model) else build_model(model or default_model(federation), federation)
     return {name: build_method(name, chosen, plan=plan, facts=federation.facts) for name in names}
 

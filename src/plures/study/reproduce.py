@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,37 @@ def within(
     return Row(id, what, float(ours), published, bar, bool(abs(ours - target) <= tolerance))
 
 
-def reproduce(name: str, *, scale: str = "small", out: Path) -> list[Row]:
-    """Run a reproduction, write ``summary.json`` beside its tables, and return the rows."""
+def at_least(id: str, what: str, ours: float, least: float, *, published: float | None = None) -> Row:
+    """A row whose bar is a least value.
+
+    >>> at_least("share", "share of seeds", 0.97, 0.95).bar
+    'at least 0.95'
+    """
+    return Row(id, what, float(ours), published, f"at least {least:g}", bool(ours >= least))
+
+
+def at_most(id: str, what: str, ours: float, most: float, *, published: float | None = None) -> Row:
+    """A row whose bar is a largest value.
+
+    >>> at_most("loss", "loss", 3.96, 3.95).met
+    False
+    """
+    return Row(id, what, float(ours), published, f"at most {most:g}", bool(ours <= most))
+
+
+def reproduce(
+    name: str, *, scale: str = "small", out: Path, tell: Callable[[str], None] = lambda text: None
+) -> list[Row]:
+    """Run a reproduction, write ``summary.json`` beside its tables, and return the rows.
+
+    ``tell`` hears how far it is, from those that say.
+    """
     entry = REPRODUCTIONS[name]
     if scale not in SCALES:
         raise UnknownChoice("scale", scale, SCALES)
     out.mkdir(parents=True, exist_ok=True)
-    rows: Sequence[Row] = entry.factory(scale=scale, out=out)
+    more = {"tell": tell} if "tell" in entry.options else {}
+    rows: Sequence[Row] = entry.factory(scale=scale, out=out, **more)
     (out / "summary.json").write_text(json.dumps([_plain(row) for row in rows], indent=2) + "\n")
     return list(rows)
 

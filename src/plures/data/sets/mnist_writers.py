@@ -1,7 +1,7 @@
 """MNIST by the person who wrote each digit: style differs from client to client.
 
 Every client is a writer. The writers of MNIST's test rows are other people than those of its training rows; they
-are set apart as unseen. Group 0 are employees (NIST's form 0), group 1 are high-school students (form 4).
+are set apart as unseen. Group (and domain) 0 are employees (NIST's form 0), 1 are high-school students (form 4).
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ def mnist_writers(*, data_dir: str | None = None, seed: int = 0) -> Federation:
     )
     numbers, first, owner = np.unique(writer, return_index=True, return_inverse=True)
     names = np.array([f"writer-{number:04d}" for number in numbers])
+    school = dict(zip(names, (hsf[first] == STUDENTS).astype(int).tolist(), strict=True))
     federation = from_arrays(
         x,
         y.astype(np.int32),
         names[owner],
         num_classes=10,
         split=stratified(derive(root(seed), Purpose.SPLIT), owner, y, SHARES),
-        group=dict(zip(names, (hsf[first] == STUDENTS).astype(int).tolist(), strict=True)),
+        group=school,
+        domain=school,
         title="mnist-writers",
     )
     # Scaled after the rows were put in order: what is copied there are bytes.
