@@ -125,7 +125,7 @@ class Study(Part):
             model = tried(lambda: build_model(self.model or default_model(seen), seen))
             model = model or build_model(default_model(seen), seen)
             for text in self.methods or default_methods(seen):
-                tried(partial(build_method, text, model, plan=self.plan.build(), facts=seen.facts))
+                tried(partial(build_method, text, model, plan=self.plan.build(), facts=seen.known))
         for text in self.channels:
             tried(partial(build_channel, text))
         if len(mistakes) == 1:

@@ -24,6 +24,7 @@ from plures.personalize._folds import folds_of
 from plures.personalize._pool import Union, public_rows
 from plures.personalize.dapper import dapper
 from plures.personalize.finetune import finetune
+from plures.study.bounds import dapper_recipe
 from plures.types import Plan, Rows, Weights
 
 KEY = jax.random.key(0)
@@ -532,3 +533,30 @@ def test_a_file_that_holds_no_array_is_named(tmp_path, content):
 
     with pytest.raises(BadFile, match=f"could not be read from {path}"):
         dapper(BASE, source="proxy", proxy=str(path))
+
+
+@pytest.mark.parametrize("lam", [0.05, 0.3, 0.7, 0.99])
+def test_single_steps_of_the_prescribed_size_stay_within_the_guaranteed_excess(lam):
+    """l = (h - x)^2 / 2 on [0, 1]: strong convexity, slopes and size are all 1. A hundred clients give 40 rows each."""
+    y = jax.random.uniform(jax.random.key(1), (100, 40)) ** jnp.linspace(0.3, 3.0, 100)[:, None]
+    names = np.repeat([f"{k:03d}" for k in range(100)], 40)
+    world = from_arrays(
+        np.zeros((4000, 0), np.float32),
+        np.asarray(y.reshape(4000, 1)),
+        names,
+        split=np.full(4000, "train"),
+        task="regression",
+    )
+    recipe = dapper_recipe(lam, 40, 4000, convexity=1, slope=1, size=1)
+    base = fedavg(mean((0,), 1), plan=Plan(batch=None, lr=1.0))
+    single = Plan(batch=1, lr=recipe.lr)
+    options = {"source": "raw", "allow_raw_sharing": True, "example": world.example, "shared_rows": 40}
+    method = dapper(base, lam=lam, plan=single, ratio=recipe.ratio, pool_rows=recipe.ratio * 40, **options)
+
+    result = run(method, world, rounds=2, executor="vectorized")
+
+    points = np.array([result.model_for(uid).weights.weights.params["point"] for uid in range(0, 100, 5)]).ravel()
+    own, pool = np.asarray(y).mean(1)[::5], float(y.mean())
+    excess = (points - (lam * own + (1 - lam) * pool)) ** 2 / 2
+    assert recipe.ratio == 36
+    assert excess.mean() <= recipe.excess

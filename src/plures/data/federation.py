@@ -71,10 +71,15 @@ class Federation:
         return self.num_classes or int(np.prod(self.y.shape[1:], dtype=int))
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What a method's factory may ask for by name; a part of a federation keeps the numbers of the whole."""
+    def facts(self) -> dict[str, int]:
+        """Numbers a method's factory may ask for by name; a part of a federation keeps those of the whole."""
         found = {"num_clients": self.num_clients, "num_groups": self.num_groups, "num_domains": self.num_domains}
-        return {**{name: number for name, number in found.items() if number}, "example": self.example}
+        return {name: number for name, number in found.items() if number}
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """All that a method's factory may ask for by name: the facts, and what a row looks like."""
+        return {**self.facts, "example": self.example}
 
     @property
     def example(self) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:

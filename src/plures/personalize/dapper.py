@@ -43,6 +43,7 @@ from plures.survey import Survey, cluster_of
 from plures.types import Batch, Data, Drawable, Key, Method, Model, Plan, Rows, Tree, Weights
 
 SOURCES = ("generative", "statistics", "proxy", "raw")
+ROUNDING = 1e-5
 GRID = tuple(step / 10 for step in range(11))
 
 
@@ -138,8 +139,11 @@ def _personal(method: Method, search: Search, job_of: Callable[[Weights, Tree, D
             return Interpolated(tuned(grid[0], data.train), grid[0], jnp.asarray(True))
         parts = folds_of(jax.random.fold_in(key_own, 1), data.train, folds)
         losses = held_out(model, parts, grid, tuned)
-        worth = ~jnp.asarray(keep) | (losses.min() < held_out(model, parts, grid[:1], lambda lam, rows: first)[0])
-        lam = jnp.where(worth, grid[losses.argmin()], 0.0)
+        before = held_out(model, parts, grid[:1], lambda lam, rows: first)[0]
+        # Losses that differ by rounding alone are ties, and ties go to the simpler side.
+        level = losses.min() + ROUNDING * before
+        worth = ~jnp.asarray(keep) | (level < before)
+        lam = jnp.where(worth, grid[(losses <= level).argmax()], 0.0)
         return Interpolated(tree.choose(worth, tuned(lam, data.train), first), lam, worth)
 
     def common(offer: Tree) -> Interpolated:

@@ -63,7 +63,7 @@ def played(method: Method, rows: int, seeds: range) -> Losses:
 def by_text(text: str) -> Method:
     """A method by its text, for this experiment."""
     world = world_of(100, 0)
-    return build_method(text, world.model, plan=PLAN, facts=world.federation.facts)
+    return build_method(text, world.model, plan=PLAN, facts=world.federation.known)
 
 
 def _one(method: Method, world: worlds.World, seed: int) -> tuple[float, float]:

@@ -166,6 +166,30 @@ def effective_rows(lam: float, own_rows: float, pool_rows: float) -> float:
     return own_rows * pool_rows / (lam**2 * pool_rows + (1 - lam) ** 2 * own_rows)
 
 
+class Recipe(NamedTuple):
+    """How to train Dapper by single examples: pool rows per own row, step size, steps, and the excess to expect."""
+
+    ratio: int
+    lr: float
+    steps: int
+    excess: float
+
+
+def dapper_recipe(
+    lam: float, own_rows: int, pool_rows: float, *, convexity: float, slope: float, size: float
+) -> Recipe:
+    """Theorem 4 of arXiv 2002.10619, for losses of strong convexity mu, gradients up to G and a domain of size R.
+
+    r >= G^2 (4 G / mu + 2 R)^2, step min(2 G lam / (mu (1 - lam)), R) / (G sqrt(r m_k)), r m_k steps; the excess of the
+    mixed loss is then at most sqrt(lam^2 / m_k + (1 - lam)^2 / m_C).
+    """
+    _positive(own_rows=own_rows, convexity=convexity, slope=slope, size=size)
+    excess = effective_rows(lam, own_rows, pool_rows) ** -0.5
+    ratio = math.ceil(slope**2 * (4 * slope / convexity + 2 * size) ** 2)
+    reach = size if lam == 1 else min(2 * slope * lam / (convexity * (1 - lam)), size)
+    return Recipe(ratio, reach / (slope * math.sqrt(ratio * own_rows)), ratio * own_rows, excess)
+
+
 def skewness(lam: Any, rows: Any) -> float:
     """sum_k lam_k^2 / (m_k / m): 1 where the domain weights lam follow the rows, more elsewhere.
 

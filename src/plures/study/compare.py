@@ -198,7 +198,7 @@ def built_methods(
 ) -> dict[str, Method]:
     """Methods by their names, all with one model."""
     chosen = model if isinstance(model, Model) else build_model(model or default_model(federation), federation)
-    return {name: build_method(name, chosen, plan=plan, facts=federation.facts) for name in names}
+    return {name: build_method(name, chosen, plan=plan, facts=federation.known) for name in names}
 
 
 def run_folder(out: Path, method: str, seed: int) -> Path:
