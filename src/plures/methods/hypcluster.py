@@ -95,7 +95,7 @@ def hypcluster(
     weighting: str = "examples",
     init: str = "farthest",
     warm: int = 5,
-    num_candidates: int = 16,
+    num_candidates: int | None = None,
     scout_epochs: int = 5,
     num_starts: int = 1,
     race: int = 5,
@@ -103,11 +103,13 @@ def hypcluster(
 ) -> Method:
     """One of ``num_clusters`` models for every client, chosen by its training loss.
 
-    ``reseed_after``: a cluster that nobody chose for so many rounds takes over the model of the client that gains
-    most on valid rows by leaving its own.
+    ``num_candidates`` is 16 or twice the clusters, whichever is more, unless it is given. ``reseed_after``: a cluster
+    that nobody chose for so many rounds takes over the model of the client that gains most on valid rows by leaving
+    its own.
     """
     counts = {"num_clusters": num_clusters, "warm": warm, "scout_epochs": scout_epochs, "num_starts": num_starts}
-    _check(init, num_candidates, {**counts, "race": race, "reseed_after": reseed_after})
+    candidates = max(16, 2 * num_clusters) if num_candidates is None else num_candidates
+    _check(init, candidates, {**counts, "race": race, "reseed_after": reseed_after})
     base = fedavg(model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting)
     loop = clustering(base, num_clusters, reseed_after)
     if num_clusters == 1:
@@ -117,9 +119,7 @@ def hypcluster(
         return loop
     if init == "partition":
         return then(dividing(base, num_clusters), warm, loop, hand_over=_from_groups)
-    judge = judging(
-        base, num_clusters=num_clusters, num_starts=num_starts, num_candidates=num_candidates, rule=init
-    )
+    judge = judging(base, num_clusters=num_clusters, num_starts=num_starts, num_candidates=candidates, rule=init)
     if num_starts == 1:
         judged = then(judge, 1, loop, hand_over=_from_centers)
     else:
@@ -127,7 +127,7 @@ def hypcluster(
         raced = then(racing(loop, num_starts), race, scored, hand_over=_to_scores)
         judged = then(judge, 1, raced, hand_over=_to_race)
     scouts = fedavg(model, plan=replace(plan, epochs=scout_epochs, steps=None), weighting=weighting)
-    scouted = then(scouting(scouts, num_candidates), 1, judged, hand_over=judges_of)
+    scouted = then(scouting(scouts, candidates), 1, judged, hand_over=judges_of)
     return then(base, warm, scouted, hand_over=scouts_of)
 
 

@@ -39,7 +39,7 @@ from plures.personalize._local_models import Local, local_model
 from plures.personalize._predictions import Evidence, best_mixture, evidence, kind_of, mixture
 from plures.registry import Limit, personalizer
 from plures.survey import surveyed
-from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights, then
+from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights, stateless, then
 
 CHOICES = ("shrunk", "global", "per_client")
 GRID = np.linspace(0.0, 1.0, 101)
@@ -245,6 +245,11 @@ def _check(lam: float | str, epochs: int, folds: int, joint: bool, warm: int, ba
     for name, number, least in (("epochs", epochs, 0), ("folds", folds, 2), ("warm", warm, 0)):
         if number < least:
             raise BadValue(name, number, f"{least} or more")
+    if isinstance(lam, str) and lam != "per_client" and base.join is not stateless:
+        raise Unsupported(
+            f"lam={lam} asks all clients in a closing round, which needs a base without private state; "
+            "use lam=per_client"
+        )
     if warm and not joint:
         raise Unsupported("warm is the number of rounds before joint training; add joint=true")
     if joint and kind_of(base.model) == "numbers":
