@@ -25,8 +25,8 @@ from plures.study.reproduce import Row, at_least, at_most, within
 from plures.study.statistics import bootstrap
 from plures.types import Plan
 
-SEEDS = {"small": {1: 100, 4: 100, 2: 10, 3: 10, 5: 10}, "full": dict.fromkeys((1, 4, 2, 3, 5), 100)}
-CURVE = {"small": ((10, 100), 2), "full": ((5, 10, 20, 50, 100, 200, 1000), 8)}
+SEEDS = {"small": {1: 100, 4: 100, 2: 5, 3: 5, 5: 5}, "full": dict.fromkeys((1, 4, 2, 3, 5), 100)}
+CURVE = {"small": ((10, 100), 1), "full": ((5, 10, 20, 50, 100, 200, 1000), 4)}
 Tell = Callable[[str], None]
 
 
