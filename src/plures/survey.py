@@ -7,16 +7,21 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from plures.types import Data, Info, Key, Method, Tree, closed
 
 
 class Survey(NamedTuple):
-    """The base's state (on the server) or offer (to a client), and what the survey found."""
+    """The base's state (on the server) or offer (to a client), and what the survey found.
+
+    ``heard`` is whose answers are in it: (clients,) on the server, one truth value for a client.
+    """
 
     base: Tree
     found: Tree
+    heard: Array
 
 
 def surveyed(
@@ -34,17 +39,23 @@ def surveyed(
     """
 
     def start(key: Key, num_clients: int) -> Survey:
-        return Survey(base.start(key, num_clients), blank(jax.random.fold_in(key, 1), num_clients))
+        found = blank(jax.random.fold_in(key, 1), num_clients)
+        return Survey(base.start(key, num_clients), found, jnp.zeros(num_clients, bool))
 
-    def send(server: Survey, uid: Array) -> Survey:
-        return Survey(base.offered(server.base, uid), server.found)
+    def send(server: Survey, uid: Array) -> Tree:
+        return base.offered(server.base, uid)
 
-    def train(key: Key, offer: Survey, private: Tree, data: Data) -> tuple[Tree, Tree, Info]:
-        answer, info = ask(key, offer.base, data)
+    def offer(server: Survey, uid: Array) -> Survey:
+        heard = server.heard[jnp.minimum(uid, len(server.heard) - 1)] & (uid < len(server.heard))
+        return Survey(base.offered(server.base, uid), server.found, heard)
+
+    def train(key: Key, download: Tree, private: Tree, data: Data) -> tuple[Tree, Tree, Info]:
+        answer, info = ask(key, download, data)
         return answer, private, info
 
     def merge(server: Survey, uploads: Tree, weights: Array, uids: Array) -> Survey:
-        return server._replace(found=gather(server.found, uploads, weights, uids))
+        heard = server.heard.at[uids].set(weights > 0)
+        return Survey(server.base, gather(server.found, uploads, weights, uids), heard)
 
     def serve(key: Key, offer: Survey, private: Tree, data: Data) -> Tree:
         return base.serve(key, offer.base, private, data)
@@ -53,7 +64,7 @@ def surveyed(
         base,
         start=start,
         send=send,
-        offer=None,
+        offer=offer,
         answer=None,
         settle=None,
         turns=1,

@@ -216,7 +216,8 @@ class Method:
     Only ``merge`` sees clients stacked, on axis 0 of every leaf; a client of weight 0 must not count there.
     A round is ``turns`` exchanges (send, train, merge) with one cohort and one key per client, then ``settle``.
     ``plan`` is how its clients train, for whoever builds on it. ``transductive``: it serves only clients it was
-    trained with. ``full_cohort``: everyone takes part in every round. ``num_groups``: planted groups it reads.
+    trained with. ``full_cohort``: everyone takes part in every round. ``num_groups``, ``num_domains``: planted
+    groups and domains it reads.
     ``num_clusters``: how many ``assign`` tells apart. ``lanes``: models a client trains side by side when it is
     served. Uids of training clients are 0..num_clients-1, so a server table is an array indexed by uid; clients
     never seen in training have larger uids. Equality is identity: a Method is a valid static argument of ``jit``.
@@ -243,6 +244,7 @@ class Method:
     transductive: bool = False
     full_cohort: bool = False
     num_groups: int = 0
+    num_domains: int = 0
     num_clusters: int = 1
     lanes: int = 1
 

@@ -49,3 +49,12 @@ def test_channels_act_between_client_and_server_in_order():
 def test_impossible_options_are_refused(build):
     with pytest.raises(BadValue):
         build()
+
+
+def test_clip_leaves_whole_numbers_alone():
+    uploads = {"update": jnp.array([[30.0, 40.0]]), "cluster": jnp.array([3])}
+
+    clipped, _ = clip(norm=1.0)(jax.random.key(0), uploads, jnp.ones(1), jnp.arange(1))
+
+    assert clipped["cluster"].tolist() == [3]
+    np.testing.assert_allclose(clipped["update"], [[0.6, 0.8]], atol=1e-6)

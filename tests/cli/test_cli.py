@@ -261,3 +261,19 @@ def test_the_command_is_installed():
     )
 
     assert found.stdout.strip() == "0.1.0"
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("hypcluster", "HypCluster"),
+        ("hypcluster_auto", "any number of clusters"),
+        ("ifca", "IFCA"),
+        ("agnostic", "Agnostic"),
+        ("dapper", "Dapper"),
+        ("mapper", "Mapper"),
+    ],
+)
+def test_methods_with_other_rounds_before_or_after_have_a_page(name, title, capsys):
+    assert plures("methods", name) == 0
+    assert title in capsys.readouterr().out

@@ -105,12 +105,14 @@ def test_the_base_is_handed_over_as_it_ended():
 
 
 def test_bytes_of_both_phases_are_counted():
-    """Two rounds with one client: a model down and up. The last with all four: a model and the count down, a number up."""
+    """Two rounds with one client: a model down and up. The last with all four: a model down, a number up, and then the
+    offer: the model, what was counted and whether the client was heard."""
     result = finished()
 
-    assert result.num_bytes == 2 * (POINT + POINT) + 4 * (POINT + 2 * 4 + 4)
+    offer = POINT + 2 * 4 + 1
+    assert result.num_bytes == 2 * (POINT + POINT) + 4 * (POINT + 4 + offer)
     visits = result.clients["rounds"].to_numpy() - 1
-    np.testing.assert_array_equal(result.clients["bytes_down"], visits * POINT + POINT + 8)
+    np.testing.assert_array_equal(result.clients["bytes_down"], visits * POINT + POINT + offer)
     np.testing.assert_array_equal(result.clients["bytes_up"], visits * POINT + 4)
 
 
@@ -200,9 +202,9 @@ def test_a_survey_offers_what_was_found_and_serves_as_the_base_does():
     np.testing.assert_array_equal(method().common(offer).params["point"], offer.base.params["point"])
 
 
-@pytest.mark.parametrize(("lanes", "size"), [(1, None), (2**17, 2), (2**18, 1)])
+@pytest.mark.parametrize(("lanes", "size"), [(1, None), (2**16 * 15 // 8, 2), (2**18, 1)])
 def test_models_trained_side_by_side_take_up_room(lanes, size, monkeypatch):
-    """A model and the count are 16 bytes; there is room for four megabytes, on any machine."""
+    """An offer is 17 bytes; there is room for four megabytes, on any machine."""
     monkeypatch.setattr("plures.engine.executors.CACHE_BYTES", 2**22)
     monkeypatch.setattr("plures.engine.executors.DEVICE_BYTES", 2**22)
     busy = replace(method(), lanes=lanes)

@@ -11,9 +11,11 @@ import pytest
 from plures import run, tree
 from plures.data.worlds import density, linear_clusters, mean_estimation
 from plures.errors import BadValue, MethodWarning, UnknownChoice, Unsupported
-from plures.methods._centers import chosen
+from plures.methods._centers import chosen, losses_of
+from plures.methods.fedavg import fedavg
 from plures.methods.hypcluster import Choice, Chosen, assigned, hypcluster, margin, posterior
 from plures.models.linear import least_squares
+from plures.study.clusters import cluster_table
 from plures.types import Data, Plan, Rows
 
 WORLD = linear_clusters(num_clients=12, num_groups=3, dim=3, rows=30, gap=4.0, sigma=0.1, seed=1)
@@ -197,3 +199,25 @@ def test_more_clusters_than_clients_are_refused_before_the_first_round():
 
     with pytest.raises(BadValue, match="num_clusters must be at most the 12 clients there are, got 13"):
         run(method, WORLD.federation, rounds=20)
+
+
+def test_the_table_of_clusters_tells_how_many_are_in_use(found):
+    table = cluster_table(found)
+
+    shares = table.select("share_0", "share_1", "share_2").to_numpy()
+    assert table["round"].to_list() == list(range(5, 13))
+    np.testing.assert_allclose(shares.sum(1), 1.0, atol=1e-6)
+    assert table["effective"][-1] == pytest.approx(3.0)  # three groups of four clients
+    assert table["switched"][-1] == 0.0
+    with pytest.raises(Unsupported, match="recorded no clusters"):
+        cluster_table(run(fedavg(WORLD.model), WORLD.federation, rounds=1))
+
+
+def test_a_model_that_broke_down_attracts_nobody():
+    model = mean_estimation(num_clients=2, dim=1).model
+    rows = Rows(jnp.zeros((2, 0)), jnp.ones(2), 0, 2, 2)
+    models = jax.tree.map(lambda leaf: jnp.stack([leaf * jnp.nan, leaf]), model.init(jax.random.key(0)))
+
+    losses = losses_of(model, models, Data(rows, rows))
+
+    assert losses.tolist() == [float("inf"), 0.5]

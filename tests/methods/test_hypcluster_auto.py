@@ -13,7 +13,7 @@ from plures.engine.state import phases
 from plures.errors import BadValue
 from plures.methods._centers import Judged, Scouts
 from plures.methods.hypcluster import Choice
-from plures.methods.hypcluster_auto import Opinion, best_number, hypcluster_auto
+from plures.methods.hypcluster_auto import Opinion, Vote, best_number, hypcluster_auto
 from plures.models.linear import density, mean
 from plures.survey import Survey
 from plures.types import Data, Plan, Rows, Weights
@@ -45,13 +45,13 @@ FALLING = [[4.0, 3.0, 2.0, 1.0]] * 3
     ],
 )
 def test_the_number_is_the_best_of_those_that_put_more_clusters_to_use(losses, clusters, place):
-    assert int(best_number(opinions(losses, clusters), ALL)) == place
+    assert int(best_number(opinions(losses, clusters), ALL).place) == place
 
 
 def test_clients_without_valid_rows_have_no_opinion_but_use_their_cluster():
     losses = [[5.0, 1.0, 2.0, 9.0], [0.0, 0.0, 0.0, 0.0], [5.0, 1.0, 2.0, 9.0]]
 
-    said = best_number(opinions(losses, APART, some=[True, False, True]), ALL)
+    said = best_number(opinions(losses, APART, some=[True, False, True]), ALL).place
 
     assert int(said) == 1  # without the second client q = 2 would use a single cluster
 
@@ -62,7 +62,9 @@ def test_clients_that_were_not_heard_neither_speak_nor_use_a_cluster():
 
     heard = jnp.array([True, False, True])
 
-    assert int(best_number(opinions(losses, clusters), heard)) == 0  # both others share the one cluster of q = 2
+    assert (
+        int(best_number(opinions(losses, clusters), heard).place) == 0
+    )  # both others share the one cluster of q = 2
 
 
 LINE = mean((0,), 1)
@@ -76,7 +78,7 @@ def choice(*points):
 
 def offer(place):
     """One model at 0 or two at 1 and 9, and the number chosen for all."""
-    return Survey((choice(0.0), choice(1.0, 9.0)), jnp.asarray(place))
+    return Survey((choice(0.0), choice(1.0, 9.0)), Vote(jnp.asarray(place), jnp.ones(())), jnp.asarray(True))
 
 
 @cache
@@ -183,5 +185,5 @@ def test_options_out_of_range_are_refused(options, message):
 
 
 def test_more_clusters_than_clients_are_refused_before_the_first_round():
-    with pytest.raises(BadValue, match="num_clusters must be at most the 16 clients there are"):
+    with pytest.raises(BadValue, match="up_to must be at most the 16 clients there are"):
         run(hypcluster_auto(MODEL, up_to=17, num_candidates=17), four_laws(), rounds=20)

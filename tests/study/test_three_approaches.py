@@ -8,7 +8,7 @@ import pytest
 
 from plures.data.worlds import mean_estimation, one_or_any
 from plures.engine import follow, run
-from plures.errors import Unsupported
+from plures.errors import BadFile, Unsupported
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
 from plures.methods.hypcluster import hypcluster
@@ -91,9 +91,8 @@ def grid_of(accuracy):
             for base, way in ways
         }
         rows = np.full(len(accuracy), 5)
-        return writers.Played(
-            cells, seen, rows, seen * 1, times, dict.fromkeys(writers.BASES, 100.0), "NVIDIA H200"
-        )
+        many = dict.fromkeys(writers.BASES, 100.0)
+        return writers.Played(cells, seen, rows, seen * 1, times, many, "NVIDIA H200", repr(writers.SCALES["full"]))
 
     return played
 
@@ -102,11 +101,13 @@ def test_a_stored_grid_comes_back(tmp_path):
     one = grid_of(np.linspace(0.5, 1.0, 20))(0.0)
 
     writers.save(one, tmp_path / "grid.npz")
-    again = writers.opened(tmp_path / "grid.npz")
+    again = writers.opened(tmp_path / "grid.npz", writers.SCALES["full"])
 
     assert again.cells.keys() == one.cells.keys()
     np.testing.assert_array_equal(again.cells["HypCluster", "Mapper"].facts["lam"], np.full(20, 0.5))
     assert (again.training, again.examples, again.device) == (one.training, one.examples, one.device)
+    with pytest.raises(BadFile, match="other settings"):
+        writers.opened(tmp_path / "grid.npz", writers.SCALES["small"])
 
 
 @pytest.mark.parametrize(("gain", "met"), [(0.0, True), (-0.2, False), (0.1, True)])
@@ -133,6 +134,9 @@ def test_stored_grids_are_read_and_drawn(tmp_path):
     assert json.dumps([row.met for row in rows if row.bar])
     assert (tmp_path / "grid.png").stat().st_size > 10_000
     assert pl.read_csv(tmp_path / "grid.csv").height == 24
+    pairs = pl.read_csv(tmp_path / "pairs.csv")
+    assert pairs.height == 2 * (3 * 6 + 4 * 3)
+    assert set(pairs["verdict"]) == {"within noise"}
 
 
 def test_without_the_data_the_row_says_so(tmp_path, monkeypatch):

@@ -19,8 +19,10 @@ def clip(*, norm: float = 1.0) -> Channel:
         raise BadValue("norm", norm, "a positive number")
 
     def one(upload: Tree) -> Tree:
-        length = jnp.sqrt(tree.squared_norm(upload))
-        return tree.scale(jnp.minimum(1.0, norm / jnp.maximum(length, 1e-12)), upload)
+        numbers = [leaf for leaf in jax.tree.leaves(upload) if tree.is_float(leaf)]
+        factor = jnp.minimum(1.0, norm / jnp.maximum(jnp.sqrt(tree.squared_norm(numbers)), 1e-12))
+        # Whole numbers say which (a cluster, a domain), not how much.
+        return jax.tree.map(lambda leaf: tree.scale(factor, leaf) if tree.is_float(leaf) else leaf, upload)
 
     def apply(key: Key, uploads: Tree, weights: Array, uids: Array) -> tuple[Tree, Array]:
         return jax.vmap(one)(uploads), weights

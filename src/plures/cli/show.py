@@ -14,6 +14,7 @@ from rich.text import Text
 from plures.data import Federation, worlds
 from plures.data.own.summary import Summary
 from plures.engine import Settings, prepare
+from plures.engine.state import least_rounds
 from plures.registry import DATASETS, METHODS, PARTITIONERS, PERSONALIZERS, WORLDS, Entry, Registry
 from plures.report.terminal import plain_table
 from plures.types import Plan
@@ -120,9 +121,13 @@ def method_page(entry: Entry) -> list[Any]:
 def _traffic(entry: Entry) -> str:
     """Bytes per client in units of the model, measured on a small world."""
     world = worlds.linear_clusters(num_clients=4, num_groups=2)
-    options = {name: value for name, value in world.federation.facts.items() if name in entry.options}
+    facts = world.federation.facts
+    options = {name: facts[name] for name in entry.options if name in facts}
+    # What the world does not tell (its domains, say) is 1.
+    needed = [name for name, one in entry.options.items() if one.default is one.empty and name not in options]
+    options.update(dict.fromkeys(needed, 1))
     method = entry.factory(world.model, plan=Plan(), **options)
-    found = prepare(method, world.federation, settings=Settings(rounds=1)).traffic(method)
+    found = prepare(method, world.federation, settings=Settings(rounds=least_rounds(method))).traffic(method)
     size = sum(leaf.size * 4 for leaf in jax.tree.leaves(jax.eval_shape(world.model.init, jax.random.key(0))))
     parts = {
         "join": found.join,

@@ -73,6 +73,10 @@ def prepare(
         raise Unsupported(
             f"this method reads {method.num_groups} planted groups; these clients have {federation.num_groups}"
         )
+    if method.num_domains and (federation.domain is None or federation.num_domains != method.num_domains):
+        raise Unsupported(
+            f"this method reads {method.num_domains} domains; these clients have {federation.num_domains or 'none'}"
+        )
     if settings.rounds < least_rounds(method):
         others = least_rounds(method) - 1
         raise BadValue("rounds", settings.rounds, f"more than the {others} before and after the method's own")

@@ -97,7 +97,8 @@ def agnostic(
         losses = jnp.where(weights > 0, uploads.loss, 0.0) @ mine / jnp.maximum(mine.sum(0), 1e-9)
         return Domains(after, moved(server.lam, losses, mine.sum(0) > 0, domain_lr, rule), counts)
 
-    return replace(base, start=start, send=send, train=train, merge=merge)
+    told = num_domains if num_domains > 1 else 0
+    return replace(base, start=start, send=send, train=train, merge=merge, num_domains=told)
 
 
 def moved(lam: Array, losses: Array, seen: Array, step: float, rule: str) -> Array:

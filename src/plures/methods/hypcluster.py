@@ -310,7 +310,7 @@ def _to_scores(key: Key, fresh: Scored, before: Clusters) -> Scored:
 
 
 def _from_scores(key: Key, fresh: Clusters, before: Scored) -> Clusters:
-    return tree.at(before.sets, before.loss.argmin())
+    return tree.at(before.sets, jnp.where(jnp.isnan(before.loss), jnp.inf, before.loss).argmin())
 
 
 def _check_apart(model: Model) -> None:

@@ -24,7 +24,7 @@ from plures.errors import BadValue
 from plures.local import masked_mean, mean_loss, outputs_of
 from plures.methods._centers import Judged, judges_of, judging, scouting, scouts_of
 from plures.methods.fedavg import fedavg
-from plures.methods.hypcluster import Choice, Clusters, clustering
+from plures.methods.hypcluster import Choice, Clusters, clustering, notes_of
 from plures.registry import Limit, method
 from plures.survey import Survey, surveyed
 from plures.types import Data, Info, Key, Method, Model, Plan, Rows, Tree, Weights, then
@@ -39,6 +39,13 @@ class Opinion(NamedTuple):
     loss: Array  # (numbers,)
     some: Array
     cluster: Array  # (numbers,)
+
+
+class Vote(NamedTuple):
+    """The place of the number of clusters that was chosen, and how many clients had valid rows to choose by."""
+
+    place: Array
+    voters: Array
 
 
 @method(
@@ -81,6 +88,8 @@ def _side_by_side(base: Method, loops: tuple[Method, ...]) -> Method:
     """All numbers of clusters, each trained by itself; until one is chosen the largest is served."""
 
     def start(key: Key, num_clients: int) -> Sets:
+        if len(loops) > num_clients:
+            raise BadValue("up_to", len(loops), f"at most the {num_clients} clients there are")
         return tuple(loop.start(key, num_clients) for loop in loops)
 
     def send(sets: Sets, uid: Array) -> Choices:
@@ -134,12 +143,13 @@ def _choosing(trained: Method, loops: tuple[Method, ...], *, per_client: bool) -
         losses = jnp.stack([mean_loss(model, model.apply, one, data.valid) for one in served])
         return Opinion(losses, jnp.asarray(data.valid.count) > 0, cluster), {}
 
-    def gather(found: Array, answers: Opinion, weights: Array, uids: Array) -> Array:
+    def gather(found: Vote, answers: Opinion, weights: Array, uids: Array) -> Vote:
         return best_number(answers, weights > 0)
 
     def model_of(offer: Survey, data: Data) -> Array:
         """The model a client is served, counted through all numbers of clusters."""
-        usual = jnp.asarray(first_of)[offer.found] + taken(offer.base, data)[offer.found]
+        place = offer.found.place
+        usual = jnp.asarray(first_of)[place] + taken(offer.base, data)[place]
         return _better(model, _all_models(offer.base), usual, data.valid) if per_client else usual
 
     def serve(key: Key, offer: Survey, private: Tree, data: Data) -> Weights:
@@ -149,11 +159,21 @@ def _choosing(trained: Method, loops: tuple[Method, ...], *, per_client: bool) -
         place = model_of(offer, data)
         return {"cluster": place, "num_clusters": (place >= jnp.asarray(first_of)).sum()}
 
-    asked = surveyed(trained, blank=lambda key, num_clients: jnp.zeros((), jnp.int32), ask=ask, gather=gather)
-    return replace(asked, serve=serve, assign=assign, num_clusters=first_of[-1] + len(loops))
+    def blank(key: Key, num_clients: int) -> Vote:
+        return Vote(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+    asked = surveyed(trained, blank=blank, ask=ask, gather=gather)
+    return replace(asked, serve=serve, assign=assign, notes=_notes, num_clusters=first_of[-1] + len(loops))
 
 
-def best_number(answers: Opinion, heard: Array) -> Array:
+def _notes(server: Survey) -> list[str]:
+    """A warning where nobody could vote, and what the chosen number of clusters has to say."""
+    if not server.found.voters:
+        return ["no client has valid rows to choose the number of clusters by, so there is one for all"]
+    return notes_of(server.base[int(server.found.place)])
+
+
+def best_number(answers: Opinion, heard: Array) -> Vote:
     """The place of the number of clusters with the least mean loss, among those that put more clusters to use."""
     counts = answers.some & heard
     mean = jnp.where(counts[:, None], answers.loss, 0.0).sum(0) / jnp.maximum(counts.sum(), 1)
@@ -161,7 +181,8 @@ def best_number(answers: Opinion, heard: Array) -> Array:
     hits = jax.nn.one_hot(answers.cluster, number) * heard[:, None, None]  # (clients, numbers, clusters)
     used = (hits.sum(0) > 0).sum(1)
     grows = jnp.concatenate([jnp.ones(1, bool), used[1:] > used[:-1]])
-    return jnp.where(jnp.cumprod(grows) > 0, mean, jnp.inf).argmin().astype(jnp.int32)
+    fine = (jnp.cumprod(grows) > 0) & ~jnp.isnan(mean)  # NaN would be the least of all
+    return Vote(jnp.where(fine, mean, jnp.inf).argmin().astype(jnp.int32), counts.sum())
 
 
 def _better(model: Model, models: Weights, usual: Array, rows: Rows) -> Array:
@@ -173,7 +194,7 @@ def _better(model: Model, models: Weights, usual: Array, rows: Rows) -> Array:
     number = jnp.asarray(rows.count)
     spread = jax.vmap(lambda gain, middle: masked_mean((gain - middle) ** 2, batch.mask))(gains, mean)
     error = jnp.sqrt(spread / jnp.maximum(number - 1, 1))
-    best = mean.argmax()
+    best = jnp.where(jnp.isnan(mean), -jnp.inf, mean).argmax()
     return jnp.where((mean[best] > error[best]) & (number > 1), best, usual)
 
 

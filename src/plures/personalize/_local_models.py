@@ -67,7 +67,8 @@ def symbol() -> Local:
 
     def fit(key: Key, common: Weights, rows: Rows) -> Array:
         tally = _tally(common, rows)
-        return jnp.where(jnp.arange(len(tally)) == tally.argmax(), 0.0, -jnp.inf)
+        mass = jnp.where(jnp.arange(len(tally)) == tally.argmax(), 0.0, -jnp.inf)
+        return jnp.where(tally.sum() > 0, mass, common.params["logits"])
 
     return Local(fit, _for_all)
 

@@ -117,6 +117,8 @@ def public_rows(model: Model, given: Any, pool_rows: int) -> Rows:
     found = np.asarray(_read(given) if isinstance(given, str | Path) else given)
     if found.dtype.kind not in "fiub" or found.ndim < 1 or not len(found):
         raise BadValue("proxy", given, "numbers, with a row per public example")
+    if not np.isfinite(found).all():
+        raise BadValue("proxy", "NaN or infinite numbers", "finite numbers")
     x = jnp.asarray(found[:pool_rows], jnp.float32 if found.dtype.kind == "f" else jnp.int32)
     try:
         jax.eval_shape(lambda: model.apply(model.init(jax.random.key(0)), x))

@@ -35,7 +35,8 @@ def mixture(model: Model, common: Array, own: Array, lam: Array) -> Array:
     """
     kind = kind_of(model)
     if kind == "numbers":
-        return (1 - lam) * common + lam * own
+        return (1 - lam) * common + jnp.where(lam > 0, lam * own, 0.0)
+    own = jnp.where(lam > 0, own, 0.0)  # a share of 0 hides a model that broke down
     first, second = jnp.log1p(-lam), jnp.log(lam)
     if kind == "classes":
         scale = jax.nn.logsumexp(common, axis=-1, keepdims=True)
@@ -114,7 +115,8 @@ def evidence(model: Model, common: Array, own: Array, y: Array, mask: Array) -> 
     else:
         first, second = (_at_label(jax.nn.log_softmax(one), y) for one in (common, own))
         gain = second - first
-    return Evidence(jnp.clip(gain, -FAR, FAR), None, mask)
+    # An own model that broke down explains nothing.
+    return Evidence(jnp.clip(jnp.where(jnp.isnan(gain), -FAR, gain), -FAR, FAR), None, mask)
 
 
 def best_mixture(found: Evidence) -> Array:

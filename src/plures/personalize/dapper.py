@@ -14,7 +14,8 @@ Other clients' rows are not needed for L_C. The ``source`` says what stands for 
     proxy        public inputs without labels, labeled softly by the served model
     raw          rows of other clients, as in the paper; only with ``allow_raw_sharing``
 
-For ``raw`` a step takes rows of the union of own and pool rows, with weights lam / m_k and (1 - lam) / n ("union"), or
+The pool of ``statistics`` without the rows held out is what cross-validation uses. For ``raw`` every client gives up to
+``shared_rows``; its own are among those of its cluster's pool, and all draw from the first ``ratio`` m_k of them. There a step takes rows of the union of own and pool rows, with weights lam / m_k and (1 - lam) / n ("union"), or
 a batch of each ("paired", as for ``proxy``).
 
 Mansour, Mohri, Ro, Suresh: Three Approaches for Personalization, arXiv 2002.10619, section 5. The paper does not say
@@ -190,12 +191,21 @@ def _echoing(model: Model, first: Weights) -> Job:
 
 
 def _summed(base: Method, offer: Survey, data: Data) -> Job:
-    """The pool's loss from the sums of its rows."""
-    model, sums = base.model, tree.at(offer.found, cluster_of(base, offer.base, data))
+    """The pool's loss from the sums of its rows; rows of the client that are held out are taken out of them."""
+    model, everyone = base.model, tree.at(offer.found, cluster_of(base, offer.base, data))
     own, summary = objective(model), model.summary
     assert summary is not None
 
+    def sums_of(rows: Rows) -> Tree:
+        batch = rows.all()
+        return summary.of(batch.x, batch.y, batch.mask)
+
+    mine = sums_of(data.train)
+
     def job(lam: Array, rows: Rows) -> tuple[Rows, Loss]:
+        held = tree.scale(offer.heard.astype(jnp.float32), tree.subtract(mine, sums_of(rows)))
+        sums = tree.subtract(everyone, held)
+
         def loss(key: Key, weights: Weights, batch: Batch) -> tuple[Array, Tree]:
             value, stats = own(key, weights, batch)
             other = summary.loss(weights, sums) + penalty(model, weights)

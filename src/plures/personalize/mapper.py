@@ -14,7 +14,8 @@ all those predictions, which is concave in lam. Then the own model is fitted to 
 
 Trained separately, the common model is that of the base. Trained jointly (``joint``), every row counts for the common
 model by its responsibility r = (1 - lam) h_common / h_k, as in the EM algorithm: rows that the own model explains no
-longer pull at the common one. The own model and lam stay with the client.
+longer pull at the common one. In training lam is each client's own maximum, unless it is a number. The own model and lam stay
+with the client.
 
 Mansour, Mohri, Ro, Suresh: Three Approaches for Personalization, arXiv 2002.10619, section 6 and appendix E. The paper
 searches lam on a grid; here it is exact.
@@ -31,6 +32,7 @@ import numpy as np
 from jax import Array
 from scipy.stats import beta
 
+from plures import tree
 from plures.errors import BadValue, UnknownChoice, Unsupported
 from plures.local import outputs_of
 from plures.personalize._check import check_shares, needs_weights
@@ -126,7 +128,8 @@ def _serving(method: Method, fitting: Fitting, lam: float | str, *, shares_form:
         key_base, key_own, key_folds = jax.random.split(key, 3)
         common = method.serve(key_base, offer, private, data)
         share, known = _share(fitting, lam, offer.found if asked else None, key_folds, common, data)
-        return Mixed(common, fitting.local.fit(key_own, common, data.train), share, known)
+        own = fitting.local.fit(key_own, common, data.train)
+        return Mixed(common, own, jnp.where(_sound(own) & jnp.isfinite(share), share, 0.0), known)
 
     def predict(served: Mixed, x: Array) -> Array:
         return mixture(model, model.apply(served.common, x), fitting.local.outputs(served.own, x), served.lam)
@@ -144,6 +147,12 @@ def _serving(method: Method, fitting: Fitting, lam: float | str, *, shares_form:
         facts=lambda served: {"lam": served.lam, "lam_known": served.known},
         lanes=fitting.folds,
     )
+
+
+def _sound(own: Tree) -> Array:
+    """Whether a fitted model holds no NaN and no +inf; a log-probability may be -inf."""
+    checks = [~(jnp.isnan(leaf) | jnp.isposinf(leaf)).any() for leaf in jax.tree.leaves(own) if tree.is_float(leaf)]
+    return jnp.stack(checks).all() if checks else jnp.asarray(True)
 
 
 def _share(
@@ -180,11 +189,12 @@ def _asked(base: Method, fitting: Fitting, *, one_for_all: bool) -> Method:
     def ask(key: Key, offer: Tree, data: Data) -> tuple[Array, Info]:
         common = base.serve(key, offer, (), data)
         found = fitting.crossed(jax.random.fold_in(key, 1), common, data)[1]
+        values = curve(found)
         # Exactly flat where the rows tell nothing, free of what rounding would make of it.
-        return jnp.where(found.known(), curve(found), 0.0), {"lam": best_mixture(found)}
+        return jnp.where(found.known() & jnp.isfinite(values).all(), values, 0.0), {"lam": best_mixture(found)}
 
     def gather(found: Array, answers: Array, weights: Array, uids: Array) -> Array:
-        fine = jnp.where((weights > 0)[:, None], answers, 0.0)
+        fine = jnp.where(((weights > 0) & jnp.isfinite(answers).all(1))[:, None], answers, 0.0)
         if one_for_all:
             return jax.nn.one_hot(fine.sum(0).argmax(), len(GRID))
         return fitted_prior(fine)
@@ -231,7 +241,7 @@ def _jointly(base: Method, fitting: Fitting, lam: float | str, warm: int) -> Met
         )
         return upload, private, {**info, "lam": share}
 
-    main = replace(base, train=train, prelude=None)
+    main = replace(base, train=train, prelude=None, lanes=fitting.folds)
     if warm:
         return then(base, warm, main)
     return replace(main, prelude=base.prelude)

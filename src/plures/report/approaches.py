@@ -35,7 +35,7 @@ def _density(table: pl.DataFrame) -> Any:
     axis.errorbar(
         q, table["ours"], yerr=[low, high], fmt="o-", color=COLORS[0], capsize=4, label="ours (range of seeds)"
     )
-    axis.plot(q, table["closed"], "_", color=COLORS[7], ms=22, mew=2, label="least possible (q = 5: best found)")
+    axis.plot(q, table["closed"], "_", color=COLORS[7], ms=22, mew=2, label="best partition known (closed form)")
     axis.set_xticks(q)
     axis.set_xlabel("clusters q")
     axis.set_ylabel("log-loss under the true distributions (nats)")

@@ -13,6 +13,7 @@ import numpy as np
 
 from plures.data import Federation, load
 from plures.engine import Run, Settings, follow, prepare
+from plures.errors import BadFile
 from plures.methods.agnostic import agnostic
 from plures.methods.fedavg import fedavg
 from plures.methods.hypcluster import hypcluster
@@ -85,6 +86,7 @@ class Played:
     training: Mapping[str, float]  # seconds per base
     examples: Mapping[str, float]  # rows trained on, per base
     device: str
+    scale: str  # the settings it was played with
 
 
 def writers(scale: Scale) -> tuple[Federation, Federation]:
@@ -174,7 +176,8 @@ def play(grid: Grid, seed: int, tell: Callable[[str], None]) -> Played:
     students = np.zeros(everyone.num_clients) if everyone.group is None else everyone.group
     seen = everyone.uid < grid.seen.num_clients
     device = str(jax.devices()[0].device_kind)
-    return Played(cells, seen, everyone.count[:, 2], np.asarray(students), training, examples, device)
+    rows = everyone.count[:, 2]
+    return Played(cells, seen, rows, np.asarray(students), training, examples, device, repr(scale))
 
 
 def _rows_trained(done: Run) -> float:
@@ -203,6 +206,7 @@ def save(played: Played, path: Path) -> None:
         "test_rows": played.test_rows,
         "students": played.students,
         "device": np.array(played.device),
+        "scale": np.array(played.scale),
     }
     for base in BASES:
         arrays[f"training/{base}"] = played.training[base]
@@ -216,10 +220,12 @@ def save(played: Played, path: Path) -> None:
     np.savez_compressed(path, **arrays)
 
 
-def opened(path: Path) -> Played:
-    """A grid that was saved."""
+def opened(path: Path, scale: Scale) -> Played:
+    """A grid that was saved; one that was played with other settings is refused."""
     with np.load(path) as file:
         found = {name: file[name] for name in file.files}
+    if str(found.get("scale")) != repr(scale):
+        raise BadFile(f"{path} holds a grid that was played with other settings; use another folder")
     cells = {}
     for mark in (name.rpartition("/")[0] for name in found if name.endswith("/accuracy")):
         base, _, way = mark.partition("/")
@@ -233,5 +239,12 @@ def opened(path: Path) -> Played:
         {base: float(found[f"{kind}/{base}"]) for base in BASES} for kind in ("training", "examples")
     )
     return Played(
-        cells, found["seen"], found["test_rows"], found["students"], training, examples, str(found["device"])
+        cells,
+        found["seen"],
+        found["test_rows"],
+        found["students"],
+        training,
+        examples,
+        str(found["device"]),
+        str(found["scale"]),
     )
