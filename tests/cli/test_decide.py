@@ -69,6 +69,7 @@ def test_the_picture_is_written(decided):
     assert (decided / "decisions.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_table_and_the_sentence_are_printed(decided, capsys):
     """The same study in the same folder is run again: nothing of it is kept."""
     assert plures("decide", *METHODS, *QUICK, "--out", str(decided)) == 0

@@ -343,6 +343,7 @@ def alike():
     return {name: run(one, seen, unseen=unseen, rounds=25, executor="vectorized") for name, one in methods.items()}
 
 
+@pytest.mark.slow
 def test_clients_alike_stay_global(alike):
     result = decide(alike, errors=2.0)
 
@@ -350,6 +351,7 @@ def test_clients_alike_stay_global(alike):
     assert result.clients["seen"].sum() == 16
 
 
+@pytest.mark.slow
 def test_with_a_low_bar_more_leave_and_the_evidence_calls_it_noise(alike):
     low, high = decide(alike), decide(alike, errors=2.0)
 
@@ -357,6 +359,7 @@ def test_with_a_low_bar_more_leave_and_the_evidence_calls_it_noise(alike):
     assert low.evidence["verdict"][0] == "within noise"
 
 
+@pytest.mark.slow
 def test_several_seeds_are_averaged(clustered):
     world, runs = clustered
     names = ["fedavg", "local_only"]
@@ -369,6 +372,7 @@ def test_several_seeds_are_averaged(clustered):
     np.testing.assert_allclose(result.clients["test_loss_fedavg"].to_numpy(), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_guiding_is_deciding_between_runs(clustered):
     world, runs = clustered
     methods = {name: runs[name].runner.method for name in ("fedavg", "local_only")}
