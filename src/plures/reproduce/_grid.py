@@ -60,7 +60,7 @@ class Scale:
 
 
 SCALES = {
-    "small": Scale(30, 5, 10, 5, (0.0, 0.5, 1.0), 2, 5, 4, 1, 1, False),
+    "small": Scale(20, 5, 10, 5, (0.0, 0.5, 1.0), 2, 5, 4, 1, 1, False),
     "full": Scale(1000, 20, None, None, GRID, 5, 100, 16, 4, 3, True),
 }
 

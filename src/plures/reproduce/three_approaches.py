@@ -27,7 +27,7 @@ from plures.study.statistics import bootstrap
 from plures.types import Plan
 
 SEEDS = {"small": {1: 100, 4: 100, 2: 5, 3: 5, 5: 5}, "full": dict.fromkeys((1, 4, 2, 3, 5), 100)}
-CURVE = {"small": ((10, 100), 1), "full": ((5, 10, 20, 50, 100, 200, 1000), 4)}
+CURVE = {"small": ((20,), 1), "full": ((5, 10, 20, 50, 100, 200, 1000), 4)}
 Tell = Callable[[str], None]
 
 
