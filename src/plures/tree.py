@@ -47,6 +47,11 @@ def choose(condition: Array, yes: Tree, no: Tree) -> Tree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
+def along(mask: Array, leaf: Array) -> Array:
+    """A mask over axis 0 in a shape that goes with the leaf."""
+    return mask.reshape(-1, *(1,) * (leaf.ndim - 1))
+
+
 def dot(left: Tree, right: Tree) -> Array:
     """The inner product over all leaves."""
     parts = jax.tree.map(jnp.vdot, left, right)

@@ -17,12 +17,6 @@ from plures.study.reproduce import Row
 QUICK = ["--rounds", "2", "--seeds", "1", "--hold-out", "2", "--model", "softmax", "--executor", "vectorized"]
 
 
-@pytest.fixture(autouse=True)
-def _in_a_fresh_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands, "keep_compilations", lambda: None)
-
-
 def plures(*arguments):
     return cli.run(list(arguments))
 
@@ -277,3 +271,13 @@ def test_the_command_is_installed():
 def test_methods_with_other_rounds_before_or_after_have_a_page(name, title, capsys):
     assert plures("methods", name) == 0
     assert title in capsys.readouterr().out
+
+
+def test_what_methods_say_of_their_training_stands_under_the_leaderboard_once(capsys):
+    data = ["--data", "logistic_clusters:num_clients=6,num_groups=1,rows=20", "--model", "mlp", "--batch", "0"]
+    code = plures("compare", "-m", "hypcluster:num_clusters=5,init=random", *data, "--rounds", "14", "--seeds", "2")
+
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+    assert code == 0
+    assert len(said) == len(set(said))
+    assert any("chosen by nobody" in line and line.endswith("reseed_after=10") for line in said), said

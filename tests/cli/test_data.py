@@ -8,18 +8,11 @@ import polars as pl
 import pytest
 
 from plures import cli
-from plures.cli import commands
 from plures.cli.data import file_name_of, hold_out_of
 from plures.data import open_federation
 
 QUICK = ["--rounds", "1", "--seeds", "1", "--model", "softmax", "--executor", "vectorized", "-m", "fedavg"]
 COLUMNS = ["--target", "ill", "--client", "clinic"]
-
-
-@pytest.fixture(autouse=True)
-def _in_a_fresh_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands, "keep_compilations", lambda: None)
 
 
 @pytest.fixture

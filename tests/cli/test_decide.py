@@ -6,17 +6,10 @@ import polars as pl
 import pytest
 
 from plures import cli
-from plures.cli import commands
 
 DATA = ["--data", "logistic_clusters:num_clients=8,num_groups=2,rows=40", "--hold-out", "2", "--model", "logistic"]
 METHODS = ["-m", "local_only", "-m", "fedavg", "-m", "oracle"]
 QUICK = [*DATA, "--rounds", "8", "--batch", "0", "--lr", "0.5", "--executor", "vectorized"]
-
-
-@pytest.fixture(autouse=True)
-def _in_a_fresh_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands, "keep_compilations", lambda: None)
 
 
 def plures(*arguments):

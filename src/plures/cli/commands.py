@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +22,7 @@ from plures.cli.show import entries_table, method_page, methods_table
 from plures.cli.skeleton import write_skeleton
 from plures.cli.studies import study_of, takes_study
 from plures.config import Study, make_study, read_study
-from plures.errors import BadFile, BadValue, UnknownChoice
+from plures.errors import BadFile, BadValue, MethodWarning, UnknownChoice
 from plures.registry import CHANNELS, METHODS, MODELS, PERSONALIZERS, REPRODUCTIONS
 from plures.report.terminal import DECISIONS_LEGEND, LEGEND, decisions_table, leaderboard, rows_table, study_bars
 from plures.study import Comparison, Guidance, build_channel, compare, default_methods, default_options, guide
@@ -166,6 +169,35 @@ def claim(out: Path, resolved: dict[str, Any]) -> None:
     file.write_text(json.dumps(resolved, indent=2))
 
 
+def _settings(study: Study) -> dict[str, Any]:
+    """What a study says of how its methods are built and trained."""
+    return {
+        "model": study.model,
+        "plan": study.plan.build(),
+        "rounds": study.rounds,
+        "seeds": study.seeds,
+        "cohort": study.cohort,
+        "channels": tuple(build_channel(text) for text in study.channels),
+        "executor": study.executor,
+        "eval_every": study.eval_every,
+    }
+
+
+@contextmanager
+def noted() -> Iterator[list[str]]:
+    """A list that holds, when the block is done, what methods said of their training, each thing once."""
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", MethodWarning)
+        yield found
+    for one in caught:
+        text = str(one.message)
+        if not issubclass(one.category, MethodWarning):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        elif text not in found:
+            found.append(text)
+
+
 def play_study(study: Study, out: Path) -> None:
     """Run a study into a folder and print the leaderboard."""
     seen, unseen = study.check()
@@ -174,29 +206,22 @@ def play_study(study: Study, out: Path) -> None:
     claim(out, resolved)
     if kept:
         console.print(f"{kept} finished runs are kept from before in {out}", highlight=False)
-    with study_bars(console) as tell:
+    with noted() as notes, study_bars(console) as tell:
         result = compare(
             study.methods or default_methods(seen),
             seen,
             unseen=unseen,
-            model=study.model,
-            plan=study.plan.build(),
-            rounds=study.rounds,
-            seeds=study.seeds,
             out=out,
             progress=tell,
             config=resolved,
-            cohort=study.cohort,
-            channels=tuple(build_channel(text) for text in study.channels),
-            executor=study.executor,
-            eval_every=study.eval_every,
             checkpoint_every=study.checkpoint_every,
+            **_settings(study),
         )
     about = {**seen.describe(), "unseen_clients": unseen.num_clients if unseen else 0}
     (out / "data.json").write_text(json.dumps(about, indent=2))
     console.print(leaderboard(result, width=console.width))
     console.print(LEGEND, style="dim")
-    tell_notes(seen)
+    tell_notes(seen, *notes)
     note = f"{seen.num_clients} clients in training, {unseen.num_clients if unseen else 0} held out"
     console.print(f"{note}; every client: {out / 'clients.csv'}", highlight=False)
     console.print(f"picture: {draw(result, out)}", highlight=False)
@@ -207,28 +232,21 @@ def play_decisions(study: Study, out: Path, *, errors: float) -> None:
     seen, unseen = study.check()
     methods = study.methods or default_options(seen)
     claim(out, {**study.model_dump(mode="json"), "methods": list(methods), "command": "decide", "errors": errors})
-    with study_bars(console) as tell:
+    with noted() as notes, study_bars(console) as tell:
         result = guide(
             methods,
             seen,
             unseen=unseen,
-            model=study.model,
-            plan=study.plan.build(),
-            rounds=study.rounds,
-            seeds=study.seeds,
             errors=errors,
             progress=tell,
-            cohort=study.cohort,
-            channels=tuple(build_channel(text) for text in study.channels),
-            executor=study.executor,
-            eval_every=study.eval_every,
+            **_settings(study),
         )
     save_guidance(out, result)
     console.print(decisions_table(result))
     console.print(DECISIONS_LEGEND, style="dim")
     for line in result.sentences:
         say(line)
-    tell_notes(seen)
+    tell_notes(seen, *notes)
     say(f"every client: {out / 'decisions.csv'}")
     say(f"picture: {draw(result, out)}")
 

@@ -228,9 +228,9 @@ def _numbers(text: str) -> tuple[float, ...]:
         raise BadValue("shares", text, "three numbers such as 0.6,0.2,0.2") from error
 
 
-def tell_notes(federation: Federation) -> None:
-    """Print the warnings that the data carry."""
-    for note in federation.notes:
+def tell_notes(federation: Federation, *more: str) -> None:
+    """Print the warnings that the data carry, and more."""
+    for note in (*federation.notes, *more):
         say(f"warning: {note}", style="yellow")
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures.engine.clients import TEST, VALID, Arrays, rows, view
+from plures.engine.executors import ClientFunction
 from plures.engine.round import Client, Setup, private_of
 from plures.keys import Purpose, derive
 from plures.local import outputs_of
@@ -28,15 +29,8 @@ Measure: TypeAlias = Callable[[Setup, Arrays, Tree, Client], Any]
 
 def score(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Scores:
     """The scores of all the clients given."""
-    if setup.executor.on_host:
-        found: Scores = setup.executor.run(score_one, setup, arrays, server, clients)
-        return found
-    return _score(setup, arrays, server, clients)
-
-
-@partial(jax.jit, static_argnums=0)
-def _score(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Any:
-    return setup.executor.run(score_one, setup, arrays, server, clients)
+    found: Scores = _measured(score_one, setup, arrays, server, clients)
+    return found
 
 
 def row_losses(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> dict[str, Array]:
@@ -44,15 +38,20 @@ def row_losses(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> d
 
     NaN where a client has no further row.
     """
+    found: dict[str, Array] = _measured(losses_one, setup, arrays, server, clients)
+    return found
+
+
+def _measured(one: ClientFunction, setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Any:
+    """One client's function for all of them, compiled unless the executor runs on the host."""
     if setup.executor.on_host:
-        found: dict[str, Array] = setup.executor.run(losses_one, setup, arrays, server, clients)
-        return found
-    return _row_losses(setup, arrays, server, clients)
+        return setup.executor.run(one, setup, arrays, server, clients)
+    return _compiled(one, setup, arrays, server, clients)
 
 
-@partial(jax.jit, static_argnums=0)
-def _row_losses(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Any:
-    return setup.executor.run(losses_one, setup, arrays, server, clients)
+@partial(jax.jit, static_argnums=(0, 1))
+def _compiled(one: ClientFunction, setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Any:
+    return setup.executor.run(one, setup, arrays, server, clients)
 
 
 def losses_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> dict[str, Array]:

@@ -41,7 +41,7 @@ def scouting(base: Method, num_candidates: int) -> Method:
         kept = jax.vmap(lambda update: tree.add(server.start, update))(tree.at(uploads, order))
         fine = weights[order] > 0
         models = jax.tree.map(
-            lambda old, new: old.at[:number].set(jnp.where(_like(fine, new), new, old[:number])),
+            lambda old, new: old.at[:number].set(jnp.where(tree.along(fine, new), new, old[:number])),
             server.models,
             kept,
         )
@@ -50,10 +50,6 @@ def scouting(base: Method, num_candidates: int) -> Method:
     return replace(
         base, start=start, send=lambda server, uid: server.start, merge=merge, common=lambda shared: shared
     )
-
-
-def _like(mask: Array, leaf: Array) -> Array:
-    return mask.reshape(-1, *(1,) * (leaf.ndim - 1))
 
 
 class Judged(NamedTuple):

@@ -233,7 +233,7 @@ def _reseeded(now: Clusters, before: Clusters, uploads: Chosen, weights: Array, 
     late = now.idle >= patience
     here = (jnp.arange(len(late)) == late.argmax()) & late & (weights > 0).any()
     planted = jax.tree.map(
-        lambda old, new: jnp.where(here.reshape(-1, *(1,) * new.ndim), new[None], old), now.base.weights, seed
+        lambda old, new: jnp.where(tree.along(here, old), new[None], old), now.base.weights, seed
     )
     return now._replace(base=now.base._replace(weights=planted), idle=jnp.where(here, 0, now.idle))
 

@@ -45,7 +45,7 @@ def with_sums(base: Method) -> Method:
         mine = jax.nn.one_hot(answers.cluster, base.num_clusters) * (weights > 0)[:, None]  # (clients, clusters)
 
         def add(leaf: Array) -> Array:
-            return jnp.tensordot(mine, jnp.where(_like(weights > 0, leaf), leaf, 0.0), axes=(0, 0))
+            return jnp.tensordot(mine, jnp.where(tree.along(weights > 0, leaf), leaf, 0.0), axes=(0, 0))
 
         return jax.tree.map(add, answers.given)
 
@@ -94,7 +94,7 @@ def with_rows(base: Method, example: Any, pool_rows: int, shared_rows: int) -> M
             mine = (fine & (answers.cluster == cluster)[:, None]).ravel()
             order = jnp.argsort(jnp.where(mine, draws.ravel(), 2.0))[: found.x.shape[1]]
             x, y = (
-                jnp.where(_like(mine[order], kept), kept, 0)
+                jnp.where(tree.along(mine[order], kept), kept, 0)
                 for kept in (leaf.reshape(mine.size, *leaf.shape[2:])[order] for leaf in answers.given[:2])
             )
             return x, y, jnp.minimum(mine.sum(), found.x.shape[1]).astype(jnp.int32)
@@ -159,7 +159,8 @@ class Union:
         mine = index < self.own.count
         parts = self.own.take(index), self.pool.take(jnp.maximum(index - self.own.count, 0))
         x, y = (
-            jnp.where(_like(mine, one), one, other) for one, other in zip(parts[0][:2], parts[1][:2], strict=True)
+            jnp.where(tree.along(mine, one), one, other)
+            for one, other in zip(parts[0][:2], parts[1][:2], strict=True)
         )
         shares = self.lam / jnp.maximum(self.own.count, 1), (1 - self.lam) / jnp.maximum(self.pool.count, 1)
         return Batch(x, y, index < self.count, self.count * jnp.where(mine, *shares))
@@ -171,7 +172,3 @@ class Union:
 
 def _cluster(base: Method, offer: Tree, data: Data) -> Array:
     return jnp.asarray(cluster_of(base, offer, data), jnp.int32)
-
-
-def _like(mask: Array, leaf: Array) -> Array:
-    return mask.reshape(-1, *(1,) * (leaf.ndim - 1))

@@ -14,9 +14,10 @@ Other clients' rows are not needed for L_C. The ``source`` says what stands for 
     proxy        public inputs without labels, labeled softly by the served model
     raw          rows of other clients, as in the paper; only with ``allow_raw_sharing``
 
-The pool of ``statistics`` without the rows held out is what cross-validation uses. For ``raw`` every client gives up to
-``shared_rows``; its own are among those of its cluster's pool, and all draw from the first ``ratio`` m_k of them. There a step takes rows of the union of own and pool rows, with weights lam / m_k and (1 - lam) / n ("union"), or
-a batch of each ("paired", as for ``proxy``).
+In cross-validation rows that are held out do not count in the sums of ``statistics`` either. For ``raw`` every client gives
+up to ``shared_rows``. A client's own are among those of its cluster's pool, and all draw from the first ``ratio`` m_k of
+them. A step takes rows of the union of own and pool rows, with weights lam / m_k and (1 - lam) / n ("union"), or a batch
+of each ("paired", as for ``proxy``).
 
 Mansour, Mohri, Ro, Suresh: Three Approaches for Personalization, arXiv 2002.10619, section 5. The paper does not say
 grid, folds or whether it refits; the choice of sources is its appendix D.3.

@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 import polars as pl
 
+from plures.data.worlds import density_truth, partition_loss
 from plures.report.figures import COLORS
 
 matplotlib.use("Agg")
@@ -50,10 +51,11 @@ def _curve(table: pl.DataFrame) -> Any:
     for place, name in enumerate(table["method"].unique(maintain_order=True)):
         one = table.filter(pl.col("method") == name).sort("rows")
         axis.plot(one["rows"], one["loss"], f"{MARKS[place]}-", color=COLORS[place], label=name, lw=1.4, ms=5)
-    axis.axhline(1.928682378843, color="gray", lw=1, ls=":")
-    axis.annotate(
-        "entropy of the clients", (table["rows"].min(), 1.9287), (0, -11), textcoords="offset points", fontsize=8
-    )
+    truth = density_truth()
+    floor = partition_loss(truth, [[client] for client in range(len(truth))])
+    axis.axhline(floor, color="gray", lw=1, ls=":")
+    where = (table["rows"].min(), floor)
+    axis.annotate("entropy of the clients", where, (0, -11), textcoords="offset points", fontsize=8)
     axis.set_xscale("log")
     sizes = sorted(table["rows"].unique())
     axis.set_xticks(sizes, [str(size) for size in sizes])

@@ -21,7 +21,6 @@ PLAN = Plan(batch=None, lr=3.0)
 BASE = "fedavg:momentum=0.9"
 CLUSTERS = "hypcluster:num_clusters={},momentum=0.9,num_candidates=40,scout_epochs=20,warm=20"
 ROUNDS = 150
-FLOOR = 1.928682378843  # the mean entropy of the clients' distributions
 
 # Table 1 of the paper, at 100 samples per client.
 TABLE_1 = {1: 3.4, 2: 3.1, 3: 2.9, 4: 2.7, 5: 2.7}
