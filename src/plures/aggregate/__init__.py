@@ -1,5 +1,63 @@
-"""Aggregators: stacked uploads to one."""
+"""Aggregators: stacked uploads to one, or to the centers of their clusters."""
 
+from plures.aggregate.byzantine import byzantine_uids, is_byzantine
 from plures.aggregate.mean import check_weighting, client_weights, mean
+from plures.aggregate.names import (
+    AGGREGATORS,
+    Aggregator,
+    averaging,
+    build_aggregator,
+    check_tolerated,
+    num_tolerated,
+)
+from plures.aggregate.radius import (
+    Fixed,
+    Gap,
+    KNearest,
+    Quantile,
+    Radius,
+    SqrtSigmaDelta,
+    as_radius,
+    radius_notes,
+)
+from plures.aggregate.robust import (
+    bucketing,
+    centered_clip,
+    geometric_median,
+    krum,
+    median,
+    multi_krum,
+    trimmed_mean,
+)
+from plures.aggregate.threshold import Clustered, threshold_clustering
 
-__all__ = ["check_weighting", "client_weights", "mean"]
+__all__ = [
+    "AGGREGATORS",
+    "Aggregator",
+    "Clustered",
+    "Fixed",
+    "Gap",
+    "KNearest",
+    "Quantile",
+    "Radius",
+    "SqrtSigmaDelta",
+    "as_radius",
+    "averaging",
+    "bucketing",
+    "build_aggregator",
+    "byzantine_uids",
+    "centered_clip",
+    "check_tolerated",
+    "check_weighting",
+    "client_weights",
+    "geometric_median",
+    "is_byzantine",
+    "krum",
+    "mean",
+    "median",
+    "multi_krum",
+    "num_tolerated",
+    "radius_notes",
+    "threshold_clustering",
+    "trimmed_mean",
+]

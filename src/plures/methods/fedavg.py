@@ -4,7 +4,8 @@
     server  w   <-  w + step of the server optimizer along  sum_k p_k (w_k - w)
 
 with p_k proportional to the client's training rows (or equal). The server optimizer is heavy-ball momentum:
-v <- momentum v + mean update, w <- w + server_lr v.
+v <- momentum v + mean update, w <- w + server_lr v. ``aggregate`` puts a robust aggregator in the mean's place, by
+name: "median", "krum:num_byzantine=2".
 
 McMahan et al.: Communication-Efficient Learning of Deep Networks, AISTATS 2017. arXiv 1602.05629.
 Server momentum: Hsu, Qi, Brown, arXiv 1909.06335.
@@ -14,11 +15,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import optax
 from jax import Array
 
 from plures import tree
-from plures.aggregate import check_weighting, mean
+from plures.aggregate import averaging, check_weighting
 from plures.errors import BadValue
 from plures.local import objective, sgd
 from plures.registry import Limit, method
@@ -26,10 +28,11 @@ from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
 
 
 class Server(NamedTuple):
-    """The shared model and the server optimizer's memory."""
+    """The shared model and the server optimizer's memory; a key only where the aggregator draws."""
 
     weights: Weights
     optimizer: Any
+    key: Tree = ()
 
 
 @method(
@@ -44,6 +47,7 @@ def fedavg(
     server_lr: float = 1.0,
     momentum: float = 0.0,
     weighting: str = "examples",
+    aggregate: str = "mean",
 ) -> Method:
     """One global model by averaging local updates."""
     check_weighting(weighting)
@@ -52,10 +56,11 @@ def fedavg(
     if not 0 <= momentum < 1:
         raise BadValue("momentum", momentum, "a number in [0, 1)")
     optimizer = optax.sgd(server_lr, momentum or None)
+    average = averaging(aggregate, weighting)
 
     def start(key: Key, num_clients: int) -> Server:
         weights = model.init(key)
-        return Server(weights, optimizer.init(weights.params))
+        return Server(weights, optimizer.init(weights.params), jax.random.fold_in(key, 1) if average.random else ())
 
     def send(server: Server, uid: Array) -> Weights:
         return server.weights
@@ -65,7 +70,8 @@ def fedavg(
         return tree.subtract(own, shared), private, info
 
     def merge(server: Server, uploads: Weights, weights: Array, uids: Array) -> Server:
-        return stepped(optimizer, server, mean(uploads, weights, weighting=weighting))
+        now, later = jax.random.split(server.key) if average.random else (None, ())
+        return stepped(optimizer, server._replace(key=later), average(uploads, weights, uids, now))
 
     def serve(key: Key, shared: Weights, private: Tree, data: Data) -> Weights:
         return shared
@@ -88,4 +94,4 @@ def stepped(optimizer: optax.GradientTransformation, server: Server, update: Wei
     descent = tree.scale(-1.0, update.params)
     change, memory = optimizer.update(descent, server.optimizer, server.weights.params)
     params = optax.apply_updates(server.weights.params, change)
-    return Server(Weights(params, tree.add(server.weights.stats, update.stats)), memory)
+    return server._replace(weights=Weights(params, tree.add(server.weights.stats, update.stats)), optimizer=memory)

@@ -1,0 +1,202 @@
+"""How large a ball is: rules that say, from the distances to a center, which points are kept.
+
+    fixed              D_j <= tau
+    sqrt_sigma_delta   D_j <= sqrt(sigma Delta), between the noise inside a cluster and the gap between clusters
+    k_nearest          the k nearest
+    quantile           the floor(q N) nearest of all N points, those that are not finite counted too
+    gap                all up to the first gap: D_(r+1) > factor D_(r)
+
+Counting rules are stable: among equally far points the earlier ones are kept.
+
+Werner, He, Jordan, Jaggi, Karimireddy: Provably Personalized and Robust Federated Learning, arXiv 2306.08393. The
+gap rule and the stable count are ours; ``compat`` holds the three rules of the published code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from plures.errors import BadValue, UnknownChoice
+from plures.registry import Named, Registry
+
+RADII = Registry("radius")
+COMPAT = ("", "below", "shrunk", "up_to")
+
+Kept: TypeAlias = tuple[Array, Array]
+"""(points,) whether each is kept, and the radius of the ball."""
+
+
+@RADII.register(title="A given radius", name="fixed")
+@dataclass(frozen=True, kw_only=True)
+class Fixed:
+    """Points at most ``tau`` away."""
+
+    tau: float = float("inf")
+
+    def __post_init__(self) -> None:
+        _at_least("tau", self.tau, 0)
+
+    def keep(self, distances: Array, counts: Array, number: Array) -> Kept:
+        """Which points of finite ``distances`` lie in the ball."""
+        return counts & (distances <= self.tau), jnp.asarray(self.tau, distances.dtype)
+
+
+@RADII.register(title="Between noise and gap", name="sqrt_sigma_delta", paper="arXiv:2306.08393")
+@dataclass(frozen=True, kw_only=True)
+class SqrtSigmaDelta:
+    """Points at most sqrt(sigma delta) away: the geometric mean of the noise and of the gap."""
+
+    sigma: float = 1.0
+    delta: float = 1.0
+
+    def __post_init__(self) -> None:
+        _at_least("sigma", self.sigma, 0)
+        _at_least("delta", self.delta, 0)
+
+    def keep(self, distances: Array, counts: Array, number: Array) -> Kept:
+        """Which points of finite ``distances`` lie in the ball."""
+        return Fixed(tau=(self.sigma * self.delta) ** 0.5).keep(distances, counts, number)
+
+
+@RADII.register(title="The k nearest", name="k_nearest")
+@dataclass(frozen=True, kw_only=True)
+class KNearest:
+    """The ``k`` nearest points, or all if there are fewer."""
+
+    k: int = 2
+
+    def __post_init__(self) -> None:
+        _at_least("k", self.k, 0)
+
+    def keep(self, distances: Array, counts: Array, number: Array) -> Kept:
+        """Which points are among the nearest."""
+        return _nearest(distances, counts, jnp.asarray(self.k))
+
+
+@RADII.register(title="A share of all points", name="quantile", paper="arXiv:2306.08393")
+@dataclass(frozen=True, kw_only=True)
+class Quantile:
+    """The floor(q N) nearest of all N points, but ``at_least`` so many; none at all if q N is below 1.
+
+    ``compat`` is one of the published rules, with the radius D_(r) for r = floor(q N) counted from 0: "below"
+    keeps D < D_(r), "shrunk" keeps D <= 0.99 D_(r), "up_to" keeps D <= D_(r).
+    """
+
+    q: float = 0.2
+    at_least: int = 0
+    compat: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.q <= 1:
+            raise BadValue("q", self.q, "a number in [0, 1]")
+        _at_least("at_least", self.at_least, 0)
+        if self.compat not in COMPAT:
+            raise UnknownChoice("compat", self.compat, COMPAT[1:])
+
+    def count(self, number: int) -> int:
+        """How many of ``number`` points are kept (by the stable rule)."""
+        return max(int(share_of(self.q, number)[number]), self.at_least)
+
+    def keep(self, distances: Array, counts: Array, number: Array) -> Kept:
+        """Which points are among the nearest share."""
+        place = jnp.asarray(share_of(self.q, len(distances)))[number]
+        if not self.compat:
+            return _nearest(distances, counts, jnp.maximum(place, self.at_least))
+        found = _ordered(distances, counts)[jnp.minimum(place, len(distances) - 1)]
+        radius = 0.99 * found if self.compat == "shrunk" else found
+        inside = distances < radius if self.compat == "below" else distances <= radius
+        return counts & inside, radius
+
+
+@RADII.register(title="Up to the first gap", name="gap")
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """All points before the first gap: D_(r+1) > ``factor`` D_(r), with ``at_least`` r points before it.
+
+    The radius is sqrt(D_(r) D_(r+1)), so D_(r) stands for sigma and D_(r+1) for Delta. Points without a gap are one
+    cluster, and all of them are kept. In fewer than about ten dimensions distances inside a cluster have gaps too.
+    """
+
+    factor: float = 1.5
+    at_least: int = 2
+
+    def __post_init__(self) -> None:
+        if not self.factor > 1:
+            raise BadValue("factor", self.factor, "a number above 1")
+        _at_least("at_least", self.at_least, 1)
+
+    def keep(self, distances: Array, counts: Array, number: Array) -> Kept:
+        """Which points lie before the first gap."""
+        ordered = _ordered(distances, counts)
+        near, far = ordered[:-1], ordered[1:]
+        before = np.arange(1, len(distances))  # points before the gap between near and far
+        gap = jnp.isfinite(far) & (far > self.factor * near) & (before >= self.at_least)
+        first = jnp.argmax(jnp.append(gap, True))
+        radius = jnp.append(jnp.sqrt(near) * jnp.sqrt(far), jnp.inf)[first]
+        # By rank, not by radius: points that all lie on the center have a radius of 0.
+        return counts & (ranks(distances, counts) <= first), jnp.where(
+            jnp.append(gap, False)[first], radius, jnp.inf
+        )
+
+
+Radius: TypeAlias = Fixed | SqrtSigmaDelta | KNearest | Quantile | Gap
+
+
+def as_radius(given: Radius | float | str) -> Radius:
+    """A rule as it is, a number as a fixed radius, a text such as "quantile:q=0.2" by name.
+
+    >>> as_radius("k_nearest:k=3"), as_radius(2.0)
+    (KNearest(k=3), Fixed(tau=2.0))
+    """
+    if isinstance(given, str):
+        named = Named.parse(given.replace(";", ","), RADII)
+        build: Callable[..., Any] = named.entry.factory
+        found: Radius = build(**named.options)
+        return found
+    return Fixed(tau=given) if isinstance(given, int | float) else given
+
+
+def radius_notes(radius: Radius, num_points: int, smallest_group: int | None = None) -> list[str]:
+    """What is wrong with a counting rule for so many points, in plain words."""
+    if isinstance(radius, Quantile):
+        kept, said = radius.count(num_points), f"quantile q={radius.q:g} of {num_points} points"
+    elif isinstance(radius, KNearest):
+        kept, said = min(radius.k, num_points), f"k={radius.k} of {num_points} points"
+    else:
+        return []
+    if kept <= 1:
+        return [f"{said} keeps {kept}: nobody but the client itself, so this is local training"]
+    if smallest_group is not None and kept > smallest_group:
+        return [f"{said} keeps {kept}, but the smallest group has {smallest_group}: strangers are always let in"]
+    return []
+
+
+def share_of(share: float, number: int) -> np.ndarray:
+    """floor(share n) for n = 0..number, safe from rounding: 0.29 of 100 is 29."""
+    return np.floor(share * np.arange(number + 1) + 1e-9).astype(np.int32)
+
+
+def ranks(distances: Array, counts: Array) -> Array:
+    """The place of each point by distance, from 0 on; ties in the order of points, those that do not count last."""
+    order = jnp.argsort(jnp.where(counts, distances, jnp.inf), stable=True)
+    return jnp.zeros(len(distances), jnp.int32).at[order].set(jnp.arange(len(distances), dtype=jnp.int32))
+
+
+def _ordered(distances: Array, counts: Array) -> Array:
+    return jnp.sort(jnp.where(counts, distances, jnp.inf))
+
+
+def _nearest(distances: Array, counts: Array, number: Array) -> Kept:
+    kept = counts & (ranks(distances, counts) < number)
+    return kept, jnp.where(kept, distances, 0.0).max()
+
+
+def _at_least(name: str, given: float, least: int) -> None:
+    if not given >= least:
+        raise BadValue(name, given, f"a number of at least {least}")

@@ -1,0 +1,214 @@
+"""Robust aggregators: one upload from many, of which some may be anything.
+
+All take stacked uploads and weights, as ``mean`` does. Clients of weight 0 and clients that sent a number that is
+not finite are left out; all others count alike, because a weight is what a client says of itself. Zeros if nobody
+counts.
+
+With n clients of which f are Byzantine:
+
+    median            per coordinate                                                        f < n/2
+    trimmed_mean      per coordinate, without the floor(share n) smallest and largest       f <= share n
+    krum, multi_krum  the clients with the nearest n - f - 2 others                         2 f + 2 < n
+    geometric_median  argmin_v sum_i |z_i - v|                                              f < n/2
+    centered_clip     v <- v + mean_i (z_i - v) min(1, radius / |z_i - v|)                  f < n/2
+    bucketing         one of these on the means of random buckets                           f times size
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from plures import tree
+from plures.aggregate.names import aggregator, build_aggregator
+from plures.aggregate.points import as_given, cleaned, column, combine, distances_to, squared_distances, usable
+from plures.aggregate.radius import share_of
+from plures.errors import BadValue
+from plures.types import Key, Tree
+
+TIE = 1e-5  # scores that differ by less (relative) are rounding apart
+
+
+@aggregator(title="Coordinate median", paper="arXiv:1803.01498")
+def median(uploads: Tree, weights: Array) -> Tree:
+    """The median of every coordinate; the mean of the two middle values of an even number.
+
+    >>> median(jnp.array([1.0, 2.0, 99.0]), jnp.ones(3))
+    Array(2., dtype=float32)
+    """
+    counts = usable(uploads, weights)
+    number = counts.sum()
+
+    def one(leaf: Array) -> Array:
+        ordered = _ordered(leaf, counts)
+        low, high = ordered[jnp.maximum(number - 1, 0) // 2], ordered[number // 2]
+        return jnp.where(number > 0, (low + high) / 2, 0.0)
+
+    return as_given(jax.tree.map(one, cleaned(uploads, counts)), uploads)
+
+
+@aggregator(title="Trimmed mean", paper="arXiv:1803.01498")
+def trimmed_mean(uploads: Tree, weights: Array, *, share: float = 0.2) -> Tree:
+    """The mean of every coordinate without its floor(share n) smallest and largest values.
+
+    >>> trimmed_mean(jnp.array([0.0, 1.0, 2.0, 99.0]), jnp.ones(4), share=0.25)
+    Array(1.5, dtype=float32)
+    """
+    if not 0 <= share < 0.5:
+        raise BadValue("share", share, "a number in [0, 0.5)")
+    counts = usable(uploads, weights)
+    number = counts.sum()
+    cut = jnp.asarray(share_of(share, len(weights)))[number]
+    place = jnp.arange(len(weights))
+    kept = (place >= cut) & (place < number - cut)
+
+    def one(leaf: Array) -> Array:
+        inner = jnp.where(column(kept, leaf), _ordered(leaf, counts), 0.0)
+        return inner.sum(0) / jnp.maximum(kept.sum(), 1)
+
+    return as_given(jax.tree.map(one, cleaned(uploads, counts)), uploads)
+
+
+def _ordered(leaf: Array, counts: Array) -> Array:
+    """Every coordinate in ascending order, clients that do not count at the end."""
+    return jnp.sort(jnp.where(column(counts, leaf), leaf, jnp.inf), axis=0)
+
+
+@aggregator(title="Krum", paper="NeurIPS 2017")
+def krum(uploads: Tree, weights: Array, *, num_byzantine: int = 1) -> Tree:
+    """The upload whose nearest n - f - 2 others are nearest, f = ``num_byzantine``.
+
+    The score is the sum of squared distances to them. Clients of equal score are averaged, so that the order of
+    clients makes no difference.
+
+    Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries, NeurIPS 2017.
+    """
+    return multi_krum(uploads, weights, num_byzantine=num_byzantine, num_kept=1)
+
+
+@aggregator(title="Multi-Krum", paper="NeurIPS 2017")
+def multi_krum(uploads: Tree, weights: Array, *, num_byzantine: int = 1, num_kept: int | None = None) -> Tree:
+    """The mean of the ``num_kept`` uploads of the best Krum scores; n - f of them if not given."""
+    _check_krum(num_byzantine, num_kept, len(weights))
+    counts = usable(uploads, weights)
+    clean = cleaned(uploads, counts)
+    number = counts.sum()
+    scores = krum_scores(squared_distances(clean, counts), counts, num_byzantine)
+    wanted = jnp.clip(number - num_byzantine if num_kept is None else num_kept, 1, jnp.maximum(number, 1))
+    limit = jnp.sort(scores)[wanted - 1]
+    kept = counts & (scores <= limit * (1 + TIE))
+    return as_given(combine(kept / jnp.maximum(kept.sum(), 1), clean), uploads)
+
+
+def krum_scores(pairs: Array, counts: Array, num_byzantine: int) -> Array:
+    """(clients,) the sum of the n - f - 2 (at least 1) least squared distances; infinite for who does not count."""
+    apart = jnp.where(counts[:, None] & counts[None] & ~jnp.eye(len(counts), dtype=bool), pairs, jnp.inf)
+    ordered = jnp.sort(apart, axis=1)
+    near = jnp.arange(len(counts)) < jnp.maximum(counts.sum() - num_byzantine - 2, 1)
+    # A client alone has no others: its score is 0.
+    scores = jnp.where(near & jnp.isfinite(ordered), ordered, 0.0).sum(1)
+    return jnp.where(counts, scores, jnp.inf)
+
+
+def _check_krum(num_byzantine: int, num_kept: int | None, num_clients: int) -> None:
+    most = (num_clients - 3) // 2
+    if not 0 <= num_byzantine <= most:
+        raise BadValue("num_byzantine", num_byzantine, f"from 0 to {most} for Krum with {num_clients} clients")
+    if num_kept is not None and not 1 <= num_kept <= num_clients:
+        raise BadValue("num_kept", num_kept, f"between 1 and the {num_clients} clients there are")
+
+
+@aggregator(title="Geometric median", paper="arXiv:1912.13445")
+def geometric_median(
+    uploads: Tree, weights: Array, *, nu: float = 1e-6, max_iter: int = 100, tol: float = 1e-6
+) -> Tree:
+    """The point with the least sum of distances to all uploads, by the smoothed Weiszfeld algorithm:
+
+        v  <-  sum_i b_i z_i / sum_i b_i,      b_i = 1 / max(nu, |z_i - v|)
+
+    until it moves by less than ``tol`` times the mean distance. It starts at the coordinate median instead of the
+    mean, from which a huge upload would take many steps to forget.
+
+    Pillutla, Kakade, Harchaoui: Robust Aggregation for Federated Learning, arXiv 1912.13445.
+    """
+    for name, given in {"nu": nu, "tol": tol, "max_iter": max_iter}.items():
+        if not given > 0:
+            raise BadValue(name, given, "a number above 0")
+    counts = usable(uploads, weights)
+    clean = cleaned(uploads, counts)
+
+    def go_on(state: tuple[Array, Tree, Array]) -> Array:
+        return (state[0] < max_iter) & (state[2] > tol)
+
+    def step(state: tuple[Array, Tree, Array]) -> tuple[Array, Tree, Array]:
+        number, center, _ = state
+        far = distances_to(center, clean)
+        pull = jnp.where(counts, 1.0 / jnp.maximum(far, nu), 0.0)
+        new = combine(pull / jnp.maximum(pull.sum(), 1e-37), clean)
+        scale = jnp.where(counts, far, 0.0).sum() / jnp.maximum(counts.sum(), 1)
+        moved = jnp.sqrt(tree.squared_norm(tree.subtract(new, center)))
+        return number + 1, new, moved / jnp.maximum(scale, nu)
+
+    first = (jnp.asarray(0), median(clean, counts.astype(jnp.float32)), jnp.asarray(jnp.inf, jnp.float32))
+    return as_given(jax.lax.while_loop(go_on, step, first)[1], uploads)
+
+
+@aggregator(title="Centered clipping", paper="arXiv:2012.10333")
+def centered_clip(uploads: Tree, weights: Array, *, radius: float | None = None, num_steps: int = 5) -> Tree:
+    """The mean of uploads, each pulled to at most ``radius`` from the center, ``num_steps`` times:
+
+        v  <-  v + mean_i (z_i - v) min(1, radius / |z_i - v|)
+
+    Without a radius it is the median distance from the center. The paper starts at the last round's result; here
+    the start is the coordinate median, so that nothing has to be kept between rounds.
+
+    Karimireddy, He, Jaggi: Learning from History for Byzantine Robust Optimization, ICML 2021, arXiv 2012.10333.
+    """
+    if radius is not None and not radius > 0:
+        raise BadValue("radius", radius, "a positive number")
+    if num_steps < 1:
+        raise BadValue("num_steps", num_steps, "1 or more")
+    counts = usable(uploads, weights)
+    clean, share = cleaned(uploads, counts), counts / jnp.maximum(counts.sum(), 1)
+
+    def step(_: int | Array, center: Tree) -> Tree:
+        far = distances_to(center, clean)
+        limit = median(far, counts.astype(jnp.float32)) if radius is None else radius
+        pull = share * jnp.minimum(1.0, limit / jnp.maximum(far, 1e-30))
+        return tree.add(tree.scale(1.0 - pull.sum(), center), combine(pull, clean))
+
+    start = median(clean, counts.astype(jnp.float32))
+    return as_given(jax.lax.fori_loop(0, num_steps, step, start), uploads)
+
+
+@aggregator(title="Bucketing", paper="arXiv:2006.09365", tags=("random",))
+def bucketing(
+    uploads: Tree, weights: Array, uids: Array, key: Key, *, size: int = 2, inner: str = "median"
+) -> Tree:
+    """Another aggregator on the means of buckets of ``size`` clients, drawn by uid.
+
+    ``inner`` is that aggregator by name; its options follow, as in "bucketing:size=2,inner=krum:num_byzantine=1".
+
+    Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022,
+    arXiv 2006.09365.
+    """
+    if size < 1:
+        raise BadValue("size", size, "1 or more")
+    rule = build_aggregator(inner)
+    if rule.random:
+        raise BadValue("inner", inner, "an aggregator that draws nothing itself")
+    counts = usable(uploads, weights)
+    means, filled = buckets(key, cleaned(uploads, counts), counts, uids, size)
+    return as_given(rule(means, filled), uploads)
+
+
+def buckets(key: Key, points: Tree, counts: Array, uids: Array, size: int) -> tuple[Tree, Array]:
+    """The means of random buckets of ``size`` points that count, and how many points are in each."""
+    luck = jax.vmap(lambda uid: jax.random.uniform(jax.random.fold_in(key, uid)))(uids)
+    place = jnp.zeros(len(uids), jnp.int32).at[jnp.argsort(jnp.where(counts, luck, 2.0))].set(jnp.arange(len(uids)))
+    number = -(-len(uids) // size)
+    member = (place // size == jnp.arange(number)[:, None]) & counts  # (buckets, clients)
+    filled = member.sum(1)
+    means = combine(member / jnp.maximum(filled, 1)[:, None], points)
+    return means, filled.astype(jnp.float32)
