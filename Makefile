@@ -7,7 +7,7 @@ WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster pictures clean
+.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster bench-threshold pictures clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ bench-data: $(READY)  ## Pooled, alone and FedAvg on every data set (needs PLURE
 
 bench-hypcluster: $(READY)  ## Time HypCluster's rounds against FedJAX's and write benchmarks/hypcluster.md
 	PYTHONPATH=benchmarks/engine $(BIN)/python benchmarks/hypcluster.py
+
+bench-threshold: $(READY)  ## Time Threshold-Clustering by one product against a loop and write benchmarks/threshold.md
+	$(BIN)/python benchmarks/threshold.py
 
 pictures: $(READY)  ## Draw the pictures of docs/heterogeneity
 	$(BIN)/python docs/heterogeneity/draw.py

@@ -13,12 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from plures.data import DataSpec, Federation
 from plures.data.loading import known_set
+from plures.engine import Settings
 from plures.engine.cohort import cohort
 from plures.engine.executors import executor
+from plures.engine.liars import bound, check_liars, spoiled
 from plures.errors import BadFile, BadValue, UnknownChoice, UserError
 from plures.keys import root
-from plures.study import build_channel, build_method, build_model, default_methods, default_model
-from plures.types import Plan
+from plures.study import build_attack, build_channel, build_method, build_model, default_methods, default_model
+from plures.types import Channel, Model, Plan
 
 
 class Part(BaseModel):
@@ -91,9 +93,28 @@ class Study(Part):
     rounds: int = Field(default=60, ge=1, strict=True)
     cohort: int | str = "all"
     channels: tuple[str, ...] = ()
+    attack: tuple[str, ...] = ()
     executor: str = "auto"
     eval_every: int = Field(default=10, ge=1)
     checkpoint_every: int | None = Field(default=None, ge=1)
+
+    @field_validator("attack", mode="before")
+    @classmethod
+    def _one_or_several(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
+
+    def all_channels(self, seen: Federation) -> tuple[Channel, ...]:
+        """What happens to uploads on the way: lies first, they are told by clients."""
+        lies = [build_attack(text, seen.known) for text in self.attack]
+        return (*lies, *(build_channel(text, seen.known) for text in self.channels))
+
+    def _check_lies(self, seen: Federation, model: Model) -> None:
+        """Refuse attacks by nobody or by all, on data they are not for, or by more than a method is made for."""
+        settings = Settings(rounds=self.rounds, cohort=self.cohort, channels=self.all_channels(seen))
+        spoiled(bound(settings.channels, seen.num_clients), seen)
+        for text in self.methods or default_methods(seen):
+            method = build_method(text, model, plan=self.plan.build(), facts=seen.known)
+            check_liars(method, settings, seen.num_clients, label=text)
 
     def federations(self) -> tuple[Federation, Federation | None]:
         """(seen, unseen) clients."""
@@ -126,8 +147,12 @@ class Study(Part):
             model = model or build_model(default_model(seen), seen)
             for text in self.methods or default_methods(seen):
                 tried(partial(build_method, text, model, plan=self.plan.build(), facts=seen.known))
-        for text in self.channels:
-            tried(partial(build_channel, text))
+        facts = None if found is None else seen.known
+        for build, texts in ((build_attack, self.attack), (build_channel, self.channels)):
+            for text in texts:
+                tried(partial(build, text, facts))
+        if not mistakes:
+            tried(lambda: self._check_lies(seen, model))
         if len(mistakes) == 1:
             raise mistakes[0]
         if mistakes:

@@ -68,6 +68,7 @@ def surveyed(
         answer=None,
         settle=None,
         turns=1,
+        receivers=None,
         train=train,
         merge=merge,
         serve=serve,

@@ -7,7 +7,7 @@ network. Everything here is frozen. Three words for state are never mixed: *serv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -192,6 +192,13 @@ def keep_download(key: Key, download: Tree) -> Tree:
     return download
 
 
+class Forecast(NamedTuple):
+    """What can be said of a run before it starts: what a round costs, and what is likely to go wrong."""
+
+    cost: str
+    warnings: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Method:
     """The contract: pure functions for one client, and ``start`` and ``merge`` for the server.
@@ -211,15 +218,18 @@ class Method:
     ``assign``   client               (offer, private, data) -> info: its "cluster", and how surely
     ``facts``    client               (served) -> info: what is worth telling of its model
     ``notes``    server, at the end   (server) -> warnings in plain words
+    ``forecast`` before a run         (num_clients, sizes of planted groups) -> its cost, and warnings
     ============ ==================== ========================================================
 
     Only ``merge`` sees clients stacked, on axis 0 of every leaf; a client of weight 0 must not count there.
-    A round is ``turns`` exchanges (send, train, merge) with one cohort and one key per client, then ``settle``.
+    A round is ``turns`` exchanges (send, train, merge) with one cohort and one key per client, then ``settle``; where
+    their number differs from round to round, ``turns(server)`` says it when a round begins. ``receivers(server, uid)``:
+    an upload is a stack of messages, one for each of these clients, to whom a liar may say different things.
     ``plan`` is how its clients train, for whoever builds on it. ``transductive``: it serves only clients it was
     trained with. ``full_cohort``: everyone takes part in every round. ``num_groups``, ``num_domains``: planted
     groups and domains it reads.
-    ``num_clusters``: how many ``assign`` tells apart. ``lanes``: models a client trains side by side when it is
-    served. Uids of training clients are 0..num_clients-1, so a server table is an array indexed by uid; clients
+    ``num_clusters``: how many ``assign`` tells apart; 0 is as many as there are clients. ``lanes``: models a client trains side by side when it is
+    served. ``tolerates(num_clients)``: how many liars it is made for; None promises nothing. Uids of training clients are 0..num_clients-1, so a server table is an array indexed by uid; clients
     never seen in training have larger uids. Equality is identity: a Method is a valid static argument of ``jit``.
     """
 
@@ -239,7 +249,10 @@ class Method:
     assign: Callable[[Tree, Tree, Data], Info] | None = None
     facts: Callable[[Tree], Info] | None = None
     notes: Callable[[Tree], list[str]] | None = None
-    turns: int = 1
+    forecast: Callable[[int, Sequence[int]], Forecast] | None = None
+    receivers: Callable[[Tree, Array], Array] | None = None
+    tolerates: Callable[[int], int] | None = None
+    turns: int | Callable[[Tree], Array] = 1
     prelude: Prelude | None = None
     transductive: bool = False
     full_cohort: bool = False
@@ -311,3 +324,28 @@ def closed(base: Method, closing: Method, *, hand_over: Callable[[Key, Tree, Tre
 
 Channel: TypeAlias = Callable[[Key, Tree, Array, Array], tuple[Tree, Array]]
 """(key, uploads, weights, uids) -> uploads, weights: what happens between client and server."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attack:
+    """A channel on which a ``share`` of the clients lies.
+
+    ``members(uids)`` says who they are, so that the honest can be scored alone. ``forge(key, uploads, weights, uids,
+    receivers)`` returns the uploads with the liars' in place of theirs; ``receivers`` is None, or for every client the
+    uid of the client its message is for: attackers then know, and aim at, what others send to the same one.
+    ``spoil(federation)`` is for liars about their data. ``bound(num_clients)`` is the same attack by exactly that share
+    of so many clients.
+    """
+
+    name: str
+    share: float
+    members: Callable[[Array], Array]
+    forge: Callable[[Key, Tree, Array, Array, Array | None], Tree]
+    spoil: Callable[[Any], Any] | None = None
+    bound: Callable[[int], Attack] | None = None
+
+    def __call__(
+        self, key: Key, uploads: Tree, weights: Array, uids: Array, receivers: Array | None = None
+    ) -> tuple[Tree, Array]:
+        """What arrives, as of any channel."""
+        return self.forge(key, uploads, weights, uids, receivers), weights

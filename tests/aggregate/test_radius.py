@@ -50,18 +50,60 @@ def test_a_share_is_counted_without_rounding_trouble():
     assert Quantile(q=0.2, at_least=2).count(5) == 2
 
 
-def test_the_gap_rule_ends_at_the_first_gap_halfway_between_its_sides():
-    inside, radius = kept(Gap(), [1e6, 1.0, 0.0, 16.0, 1.2])
+def test_a_least_count_holds_for_the_published_readings_too():
+    assert int(kept(Quantile(q=0.1, at_least=2, compat="below"), [0.0, 1.0, 2.0, 3.0])[0].sum()) == 2
+    assert Quantile(q=0.25, compat="up_to").count(20) == 6
 
-    assert inside.tolist() == [False, True, True, False, True]
-    np.testing.assert_allclose(radius, math.sqrt(1.2 * 16.0))
+
+def test_fixed_radii_keep_the_edge():
+    assert kept(Fixed(tau=2.0), [0.0, 2.0, 2.1])[0].tolist() == [True, True, False]
+    inside, radius = kept(SqrtSigmaDelta(sigma=1.0, delta=4.0), [0.0, 2.0, 2.1])
+    assert inside.tolist() == [True, True, False]
+    assert radius == 2.0
+
+
+def test_a_point_that_does_not_count_is_never_kept():
+    """The point in the center is out; N counts it, so half of six is three."""
+    counts = jnp.array([False, True, True, True, True, True])
+    distances = jnp.array([0.0, 1.0, 1.1, 1.2, 9.0, 9.5])
+
+    for rule in (Fixed(tau=2.0), KNearest(k=3), Quantile(q=0.5), Quantile(q=0.5, compat="below"), Gap()):
+        found, radius = rule.keep(distances, counts, jnp.asarray(6))
+        assert found.tolist() == [False, True, True, True, False, False], rule
+        assert jnp.isfinite(radius)
+    assert KNearest(k=9).keep(distances, counts, jnp.asarray(6))[0].tolist() == counts.tolist()
+
+
+GAPS = [0.0, 1.0, 1.5, 1.6, 8.0, 8.5, 9.0, 1e6]
+
+
+def test_the_gap_rule_ends_at_the_largest_gap_of_the_nearer_half():
+    """Not at 1 to 1.5, the first above the factor, nor at the outlier, the largest of all."""
+    order = np.array([7, 2, 0, 5, 1, 3, 6, 4])
+
+    inside, radius = kept(Gap(factor=1.3, at_least=2), np.array(GAPS)[order])
+
+    assert inside.tolist() == (order < 4).tolist()
+    np.testing.assert_allclose(radius, math.sqrt(1.6 * 8.0), rtol=1e-6)
+
+
+def test_the_gap_rule_looks_at_the_farther_half_only_if_the_nearer_has_no_gap():
+    assert int(kept(Gap(), [0.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1e6])[0].sum()) == 7
+    assert int(kept(Gap(at_least=5), GAPS)[0].sum()) == 7
 
 
 def test_the_gap_rule_keeps_all_where_there_is_no_gap():
-    inside, radius = kept(Gap(), [0.0, 1.0, 1.4, 2.0])
+    inside, radius = kept(Gap(), [0.0, 1.0, 1.2, 1.5])
 
     assert inside.all()
     assert radius == jnp.inf
+    assert kept(Gap(), [0.0])[0].all()
+
+
+def test_the_gap_rule_tells_points_in_one_place_from_others():
+    inside, _ = kept(Gap(), [0.0, 0.0, 0.0, 2.0, 2.1, 2.2])
+
+    assert inside.tolist() == [True, True, True, False, False, False]
 
 
 # The border

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plures import run
 from plures.aggregate import (
     AGGREGATORS,
     build_aggregator,
@@ -16,10 +15,7 @@ from plures.aggregate import (
     num_tolerated,
 )
 from plures.aggregate.robust import bucketing, buckets, krum_scores, median, trimmed_mean
-from plures.data.worlds import mean_estimation
 from plures.errors import BadValue, UnknownChoice
-from plures.methods.fedavg import fedavg
-from plures.types import Plan
 
 KEY = jax.random.key(0)
 NAMES = [
@@ -78,6 +74,13 @@ def test_krum_scores_are_sums_of_the_nearest_squared_distances():
     assert aggregated("multi_krum:num_byzantine=1", column).tolist() == (0 + 1 + 3 + 7) / 4
 
 
+def test_krum_with_fewer_clients_than_it_needs_looks_at_the_nearest_one():
+    """Of 0, 1 and 9 the first two are nearest to each other: n - f - 2 is 0."""
+    uploads, weights = jnp.array([0.0, 1.0, 9.0, 50.0, 50.0]), jnp.array([1.0, 1.0, 1.0, 0.0, 0.0])
+
+    assert aggregated("krum:num_byzantine=1", uploads, weights).tolist() == 0.5
+
+
 def test_krum_averages_clients_of_equal_score():
     """Two that are nearest to each other have the same score: neither comes first."""
     assert (
@@ -91,6 +94,16 @@ def test_krum_averages_clients_of_equal_score():
 def test_the_geometric_median_of_a_triangle_is_its_fermat_point():
     """From the Fermat point all unit vectors to the corners add up to 0."""
     corners = jnp.array([[0.0, 0.0], [4.0, 0.0], [1.0, 3.0]])
+
+    found = aggregated("geometric_median", corners)
+
+    towards = corners - found
+    np.testing.assert_allclose((towards / jnp.linalg.norm(towards, axis=1, keepdims=True)).sum(0), 0.0, atol=1e-4)
+
+
+def test_the_geometric_median_leaves_an_upload_that_it_starts_at():
+    """The coordinate median is the first upload; the pulls of the others, 1.79 in sum, outweigh its own of 1."""
+    corners = jnp.array([[0.0, 0.0], [1.0, 10.0], [-1.0, 10.0], [10.0, -1.0], [-10.0, -1.0]])
 
     found = aggregated("geometric_median", corners)
 
@@ -115,10 +128,10 @@ def test_buckets_hold_every_client_once_and_go_by_uid():
     points, uids = jnp.arange(7.0) ** 2, jnp.arange(7)
     counts = jnp.ones(7, bool).at[3].set(False)
 
-    means, filled = buckets(KEY, points, counts, uids, 2)
-    turned, _ = buckets(KEY, points[::-1], counts[::-1], uids[::-1], 2)
+    means, filled = buckets(KEY, points, counts, uids, 4)
+    turned, _ = buckets(KEY, points[::-1], counts[::-1], uids[::-1], 4)
 
-    assert filled.tolist() == [2, 2, 2, 0]
+    assert filled.tolist() == [4, 2]
     np.testing.assert_allclose((means * filled).sum(), 0 + 1 + 4 + 16 + 25 + 36)
     np.testing.assert_allclose(turned, means)
 
@@ -176,6 +189,23 @@ def krum_by_hand(points, many):
     scores = np.sort(pairs, axis=1)[:, 1 : 1 + 2].sum(1)  # n - f - 2 = 7 - 3 - 2
     best = np.argsort(scores)[: 7 - 3 if many else 1]
     return points[best].mean(0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_clusters_under_vmap_are_clusters_alone_however_small(name, points):
+    """0, 1, 2, 3 and all 10 of the clients; Krum's three Byzantine ones are more than most of these can bear."""
+    rule = build_aggregator(name)
+    weights = (jnp.arange(10) < jnp.array([0, 1, 2, 3, 10])[:, None]).astype(jnp.float32)
+
+    found = jax.jit(jax.vmap(lambda one: rule(points, one, jnp.arange(10), KEY)))(weights)
+
+    assert jnp.isfinite(found).all()
+    assert not found[0].any()
+    np.testing.assert_allclose(found[1], points[0], rtol=1e-6)
+    np.testing.assert_allclose(found[2], points[:2].mean(0), rtol=1e-6)
+    low, high = points[:3].min(0), points[:3].max(0)
+    assert ((found[3] >= low - 1e-5) & (found[3] <= high + 1e-5)).all()
+    np.testing.assert_allclose(found[4], aggregated(name, points), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -269,6 +299,7 @@ def test_options_inside_a_list_are_separated_by_semicolons():
         ("trimmed_mean:share=0.3", 3),
         ("krum:num_byzantine=9", 3),
         ("bucketing:size=2,inner=median", 2),
+        ("bucketing:size=4,inner=median", 1),
         ("bucketing:size=5,inner=krum", 0),
     ],
 )
@@ -281,31 +312,3 @@ def test_half_or_more_byzantine_clients_are_refused_with_the_number():
     check_tolerated("mean", 9, 10)
     with pytest.raises(BadValue, match=r"at most 4 of 10 clients \(40%\) for median, got 5"):
         check_tolerated("median", 5, 10)
-
-
-# Inside a method
-
-
-def test_fedavg_takes_one_that_draws_by_name():
-    """One upload is broken; all others lie within the ball of means."""
-    world = mean_estimation(num_clients=7, dim=2, radius=5.0)
-    method = fedavg(world.model, plan=Plan(batch=None, lr=1.0), aggregate="bucketing:size=2;inner=median")
-
-    def broken(key, uploads, weights, uids):
-        return jax.tree.map(lambda leaf: leaf.at[0].set(jnp.nan), uploads), weights
-
-    state = run(method, world.federation, rounds=2, channels=(broken,)).state
-
-    assert jnp.isfinite(state.server.weights.params["point"]).all()
-    assert float(jnp.abs(state.server.weights.params["point"]).max()) <= 8.0
-
-
-def test_the_median_inside_fedavg_is_the_median_of_what_clients_found():
-    """One full-batch step of size 1 takes every client to the mean of its own rows."""
-    world = mean_estimation(num_clients=5, dim=3, radius=5.0)
-    method = fedavg(world.model, plan=Plan(batch=None, lr=1.0), aggregate="median")
-
-    state = run(method, world.federation, rounds=1).state
-
-    own = [world.federation.rows_of(name, "train")[1].mean(0) for name in world.federation.names]
-    np.testing.assert_allclose(state.server.weights.params["point"], np.median(own, axis=0), atol=1e-5)

@@ -32,6 +32,11 @@ class Aggregator:
     apply: Callable[..., Tree]
     random: bool = False
 
+    @property
+    def robust(self) -> bool:
+        """Whether it promises anything against Byzantine clients; the mean does not."""
+        return parsed(self.text).entry.name != "mean"
+
     def __call__(self, uploads: Tree, weights: Array, uids: Array | None = None, key: Key | None = None) -> Tree:
         """One upload."""
         if not self.random:

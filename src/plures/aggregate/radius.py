@@ -4,7 +4,7 @@
     sqrt_sigma_delta   D_j <= sqrt(sigma Delta), between the noise inside a cluster and the gap between clusters
     k_nearest          the k nearest
     quantile           the floor(q N) nearest of all N points, those that are not finite counted too
-    gap                all up to the first gap: D_(r+1) > factor D_(r)
+    gap                all before the largest relative gap D_(r+1) / D_(r)
 
 Counting rules are stable: among equally far points the earlier ones are kept.
 
@@ -100,31 +100,36 @@ class Quantile:
             raise UnknownChoice("compat", self.compat, COMPAT[1:])
 
     def count(self, number: int) -> int:
-        """How many of ``number`` points are kept (by the stable rule)."""
-        return max(int(share_of(self.q, number)[number]), self.at_least)
+        """How many of ``number`` points are kept, if no two are equally far."""
+        found = max(int(share_of(self.q, number)[number]), self.at_least)
+        return min(found + (self.compat == "up_to"), number)
 
     def keep(self, distances: Array, counts: Array, number: Array) -> Kept:
         """Which points are among the nearest share."""
-        place = jnp.asarray(share_of(self.q, len(distances)))[number]
+        place = jnp.maximum(jnp.asarray(share_of(self.q, len(distances)))[number], self.at_least)
         if not self.compat:
-            return _nearest(distances, counts, jnp.maximum(place, self.at_least))
+            return _nearest(distances, counts, place)
         found = _ordered(distances, counts)[jnp.minimum(place, len(distances) - 1)]
         radius = 0.99 * found if self.compat == "shrunk" else found
         inside = distances < radius if self.compat == "below" else distances <= radius
         return counts & inside, radius
 
 
-@RADII.register(title="Up to the first gap", name="gap")
+@RADII.register(title="Up to the largest gap", name="gap")
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """All points before the first gap: D_(r+1) > ``factor`` D_(r), with ``at_least`` r points before it.
+    """All points before the largest gap D_(r+1) / D_(r) above ``factor``, with ``at_least`` r points before it.
 
-    The radius is sqrt(D_(r) D_(r+1)), so D_(r) stands for sigma and D_(r+1) for Delta. Points without a gap are one
-    cluster, and all of them are kept. In fewer than about ten dimensions distances inside a cluster have gaps too.
+    The nearer half of all points comes first: only if it has no such gap the farther half is searched, so that a few
+    outliers, whose gap is the largest of all, hide no cluster. Points without a gap are one cluster, and all of them
+    are kept. The radius is sqrt(D_(r) D_(r+1)), so D_(r) stands for sigma and D_(r+1) for Delta.
+
+    On 4 clusters of 16 points in 2, 10 and 50 dimensions this finds those 10, 5 and 3 sigma apart; the first gap is
+    often one inside a cluster, and the largest of all is that of an outlier.
     """
 
-    factor: float = 1.5
-    at_least: int = 2
+    factor: float = 1.3
+    at_least: int = 3
 
     def __post_init__(self) -> None:
         if not self.factor > 1:
@@ -132,17 +137,21 @@ class Gap:
         _at_least("at_least", self.at_least, 1)
 
     def keep(self, distances: Array, counts: Array, number: Array) -> Kept:
-        """Which points lie before the first gap."""
+        """Which points lie before the gap."""
+        if len(distances) == 1:
+            return counts, jnp.asarray(jnp.inf, distances.dtype)
         ordered = _ordered(distances, counts)
         near, far = ordered[:-1], ordered[1:]
         before = np.arange(1, len(distances))  # points before the gap between near and far
-        gap = jnp.isfinite(far) & (far > self.factor * near) & (before >= self.at_least)
-        first = jnp.argmax(jnp.append(gap, True))
-        radius = jnp.append(jnp.sqrt(near) * jnp.sqrt(far), jnp.inf)[first]
+        wide = jnp.isfinite(far) & (far > self.factor * near) & (before >= self.at_least)
+        nearer = wide & (2 * before <= number)
+        open_to = jnp.where(nearer.any(), nearer, wide)
+        # Points on the center have no relative distance: a gap beside them is as wide as can be.
+        width = jnp.where(open_to, far / jnp.maximum(near, np.finfo(np.float32).tiny), 0.0)
+        at, found = width.argmax(), open_to.any()
         # By rank, not by radius: points that all lie on the center have a radius of 0.
-        return counts & (ranks(distances, counts) <= first), jnp.where(
-            jnp.append(gap, False)[first], radius, jnp.inf
-        )
+        kept = counts & (~found | (ranks(distances, counts) <= at))
+        return kept, jnp.where(found, jnp.sqrt(near[at]) * jnp.sqrt(far[at]), jnp.inf)
 
 
 Radius: TypeAlias = Fixed | SqrtSigmaDelta | KNearest | Quantile | Gap

@@ -127,31 +127,33 @@ def geometric_median(
 
         v  <-  sum_i b_i z_i / sum_i b_i,      b_i = 1 / max(nu, |z_i - v|)
 
-    until it moves by less than ``tol`` times the mean distance. It starts at the coordinate median instead of the
-    mean, from which a huge upload would take many steps to forget.
+    until the mean of all pulls, vectors of length 1 towards the uploads, is no longer than ``tol``. (A small step
+    would not do: beside an upload all steps are small.) It starts at the coordinate median instead of the mean,
+    from which a huge upload would take many steps to forget.
 
-    Pillutla, Kakade, Harchaoui: Robust Aggregation for Federated Learning, arXiv 1912.13445.
+    Pillutla, Kakade, Harchaoui: Robust Aggregation for Federated Learning, arXiv 1912.13445. There clients have
+    weights.
     """
     for name, given in {"nu": nu, "tol": tol, "max_iter": max_iter}.items():
         if not given > 0:
             raise BadValue(name, given, "a number above 0")
     counts = usable(uploads, weights)
     clean = cleaned(uploads, counts)
+    start = median(clean, counts.astype(jnp.float32))
+    apart = jax.tree.map(jnp.subtract, clean, start)  # short numbers, so that small steps are not lost
 
     def go_on(state: tuple[Array, Tree, Array]) -> Array:
         return (state[0] < max_iter) & (state[2] > tol)
 
     def step(state: tuple[Array, Tree, Array]) -> tuple[Array, Tree, Array]:
         number, center, _ = state
-        far = distances_to(center, clean)
-        pull = jnp.where(counts, 1.0 / jnp.maximum(far, nu), 0.0)
-        new = combine(pull / jnp.maximum(pull.sum(), 1e-37), clean)
-        scale = jnp.where(counts, far, 0.0).sum() / jnp.maximum(counts.sum(), 1)
+        pull = jnp.where(counts, 1.0 / jnp.maximum(distances_to(center, apart), nu), 0.0)
+        new = combine(pull / jnp.maximum(pull.sum(), 1e-37), apart)
         moved = jnp.sqrt(tree.squared_norm(tree.subtract(new, center)))
-        return number + 1, new, moved / jnp.maximum(scale, nu)
+        return number + 1, new, moved * pull.sum() / jnp.maximum(counts.sum(), 1)
 
-    first = (jnp.asarray(0), median(clean, counts.astype(jnp.float32)), jnp.asarray(jnp.inf, jnp.float32))
-    return as_given(jax.lax.while_loop(go_on, step, first)[1], uploads)
+    first = (jnp.asarray(0), tree.zeros_like(start), jnp.asarray(jnp.inf, jnp.float32))
+    return as_given(tree.add(start, jax.lax.while_loop(go_on, step, first)[1]), uploads)
 
 
 @aggregator(title="Centered clipping", paper="arXiv:2012.10333")
@@ -206,7 +208,8 @@ def bucketing(
 def buckets(key: Key, points: Tree, counts: Array, uids: Array, size: int) -> tuple[Tree, Array]:
     """The means of random buckets of ``size`` points that count, and how many points are in each."""
     luck = jax.vmap(lambda uid: jax.random.uniform(jax.random.fold_in(key, uid)))(uids)
-    place = jnp.zeros(len(uids), jnp.int32).at[jnp.argsort(jnp.where(counts, luck, 2.0))].set(jnp.arange(len(uids)))
+    order = jnp.lexsort((uids, jnp.where(counts, luck, 2.0)))  # equal luck is settled by uid
+    place = jnp.zeros(len(uids), jnp.int32).at[order].set(jnp.arange(len(uids)))
     number = -(-len(uids) // size)
     member = (place // size == jnp.arange(number)[:, None]) & counts  # (buckets, clients)
     filled = member.sum(1)

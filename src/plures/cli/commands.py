@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -22,10 +22,11 @@ from plures.cli.show import entries_table, method_page, methods_table
 from plures.cli.skeleton import write_skeleton
 from plures.cli.studies import study_of, takes_study
 from plures.config import Study, make_study, read_study
+from plures.data import Federation
 from plures.errors import BadFile, BadValue, MethodWarning, UnknownChoice
 from plures.registry import CHANNELS, METHODS, MODELS, PERSONALIZERS, REPRODUCTIONS
 from plures.report.terminal import DECISIONS_LEGEND, LEGEND, decisions_table, leaderboard, rows_table, study_bars
-from plures.study import Comparison, Guidance, build_channel, compare, default_methods, default_options, guide
+from plures.study import Comparison, Guidance, compare, default_methods, default_options, forecasts, guide
 from plures.study.guidance import save_guidance
 from plures.study.reproduce import all_met
 from plures.study.reproduce import reproduce as play
@@ -162,14 +163,14 @@ def claim(out: Path, resolved: dict[str, Any]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     file = out / "study.json"
     if file.exists():
-        before = read_json(file)
+        before = {**Study().model_dump(mode="json"), **read_json(file)}  # a setting it did not know yet
         other = [name for name in resolved if before.get(name) != resolved[name]]
         if other:
             raise BadFile(f"{out} holds a study with other settings ({', '.join(other)}); use another folder")
     file.write_text(json.dumps(resolved, indent=2))
 
 
-def _settings(study: Study) -> dict[str, Any]:
+def _settings(study: Study, seen: Federation) -> dict[str, Any]:
     """What a study says of how its methods are built and trained."""
     return {
         "model": study.model,
@@ -177,7 +178,7 @@ def _settings(study: Study) -> dict[str, Any]:
         "rounds": study.rounds,
         "seeds": study.seeds,
         "cohort": study.cohort,
-        "channels": tuple(build_channel(text) for text in study.channels),
+        "channels": study.all_channels(seen),
         "executor": study.executor,
         "eval_every": study.eval_every,
     }
@@ -198,6 +199,23 @@ def noted() -> Iterator[list[str]]:
             found.append(text)
 
 
+def tell_forecasts(study: Study, methods: Sequence[str], seen: Federation) -> list[str]:
+    """Say what methods cost and what is likely to go wrong; the warnings, which the runs will repeat."""
+    found: list[str] = []
+    for name, ahead in forecasts(methods, seen, study.model, study.plan.build(), study.all_channels(seen)).items():
+        say(f"{name}: {ahead.cost}", style="dim")
+        for warning in ahead.warnings:
+            say(f"warning: {name}: {warning}", style="yellow")
+        found += ahead.warnings
+    return found
+
+
+def tell_threat(result: Comparison | Guidance) -> None:
+    """Say who lied."""
+    if result.threat is not None:
+        say(result.threat.said)
+
+
 def play_study(study: Study, out: Path) -> None:
     """Run a study into a folder and print the leaderboard."""
     seen, unseen = study.check()
@@ -206,22 +224,25 @@ def play_study(study: Study, out: Path) -> None:
     claim(out, resolved)
     if kept:
         console.print(f"{kept} finished runs are kept from before in {out}", highlight=False)
+    methods = study.methods or default_methods(seen)
+    known = tell_forecasts(study, methods, seen)
     with noted() as notes, study_bars(console) as tell:
         result = compare(
-            study.methods or default_methods(seen),
+            methods,
             seen,
             unseen=unseen,
             out=out,
             progress=tell,
             config=resolved,
             checkpoint_every=study.checkpoint_every,
-            **_settings(study),
+            **_settings(study, seen),
         )
     about = {**seen.describe(), "unseen_clients": unseen.num_clients if unseen else 0}
     (out / "data.json").write_text(json.dumps(about, indent=2))
     console.print(leaderboard(result, width=console.width))
     console.print(LEGEND, style="dim")
-    tell_notes(seen, *notes)
+    tell_threat(result)
+    tell_notes(seen, *(note for note in notes if note not in known))
     note = f"{seen.num_clients} clients in training, {unseen.num_clients if unseen else 0} held out"
     console.print(f"{note}; every client: {out / 'clients.csv'}", highlight=False)
     console.print(f"picture: {draw(result, out)}", highlight=False)
@@ -232,6 +253,7 @@ def play_decisions(study: Study, out: Path, *, errors: float) -> None:
     seen, unseen = study.check()
     methods = study.methods or default_options(seen)
     claim(out, {**study.model_dump(mode="json"), "methods": list(methods), "command": "decide", "errors": errors})
+    known = tell_forecasts(study, methods, seen)
     with noted() as notes, study_bars(console) as tell:
         result = guide(
             methods,
@@ -239,14 +261,15 @@ def play_decisions(study: Study, out: Path, *, errors: float) -> None:
             unseen=unseen,
             errors=errors,
             progress=tell,
-            **_settings(study),
+            **_settings(study, seen),
         )
     save_guidance(out, result)
     console.print(decisions_table(result))
     console.print(DECISIONS_LEGEND, style="dim")
     for line in result.sentences:
         say(line)
-    tell_notes(seen, *notes)
+    tell_threat(result)
+    tell_notes(seen, *(note for note in notes if note not in known))
     say(f"every client: {out / 'decisions.csv'}")
     say(f"picture: {draw(result, out)}")
 

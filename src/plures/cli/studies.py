@@ -30,6 +30,10 @@ def study_options(
     optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
     eval_every: Annotated[int, typer.Option(help="Rounds between evaluations on valid rows.")] = 10,
     channel: Annotated[list[str] | None, typer.Option("--channel", help="E.g. 'drop_out:share=0.2'.")] = None,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option("--attack", help="Who lies, and how: 'sign-flip:0.2' is a fifth of the clients."),
+    ] = None,
     executor: Annotated[str, typer.Option(help="auto, vectorized, chunked:N, one_by_one.")] = "auto",
 ) -> None:
     """What every command takes that trains methods; ``study_of`` reads it from the command's context."""
@@ -49,6 +53,7 @@ def study_of(given: Mapping[str, Any]) -> Study:
         "plan": {name: given[name] for name in ("epochs", "batch", "lr", "optimizer")},
         "seeds": list(range(given["seeds"])),
         "channels": given["channel"] or [],
+        "attack": given["attack"] or [],
         **{name: given[name] for name in ("model", "eval_every", "rounds", "cohort", "executor")},
     }
     if given["methods"]:

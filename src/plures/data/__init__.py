@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plures.data import digits, partition, worlds
+from plures.data import clustered, digits, partition, worlds
 from plures.data.federation import SPLITS, Federation, from_arrays
 from plures.data.loading import DataSpec, load
 from plures.data.own import TableOptions, inspect_own, read_own
@@ -17,6 +17,7 @@ __all__ = [
     "TableOptions",
     "World",
     "cifar10",
+    "clustered",
     "digit_domains",
     "digits",
     "from_arrays",

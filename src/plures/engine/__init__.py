@@ -3,6 +3,7 @@
 from plures.engine.cohort import Everyone, Uniform, Weighted
 from plures.engine.executors import Executor, chunked, one_by_one, vectorized
 from plures.engine.follow import follow
+from plures.engine.liars import Threat
 from plures.engine.result import Progress, Run, Served
 from plures.engine.run import Runner, prepare, run
 from plures.engine.settings import Settings
@@ -17,6 +18,7 @@ __all__ = [
     "Served",
     "Settings",
     "State",
+    "Threat",
     "Uniform",
     "Weighted",
     "chunked",

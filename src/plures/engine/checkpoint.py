@@ -121,7 +121,7 @@ def _restored(array: np.ndarray, like: Any) -> Any:
 def _write_record(folder: Path, record: Record) -> None:
     record.table().write_parquet(folder / "scores.parquet")
     record.info_table().write_parquet(folder / "info.parquet")
-    past = [{**vars(one), "visits": one.visits.tolist()} for one in record.past]
+    past = [{**vars(one), "visits": one.visits.tolist(), "turns": one.turns.tolist()} for one in record.past]
     (folder / "past.json").write_text(json.dumps(past))
 
 
@@ -137,7 +137,7 @@ def _read_record(folder: Path) -> Record:
         blocks.append(Scores(int(str(round_)), str(kind), str(split), uid, metrics))
     info = tuple(pl.read_parquet(folder / "info.parquet").iter_rows())
     past = json.loads((folder / "past.json").read_text())
-    visits = tuple(Visits(**{**one, "visits": np.array(one["visits"])}) for one in past)
+    visits = tuple(Visits(**{**one, **{name: np.array(one[name]) for name in ("visits", "turns")}}) for one in past)
     return Record(tuple(blocks), info, visits)
 
 

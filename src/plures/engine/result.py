@@ -73,7 +73,7 @@ class Run:
 
     @property
     def clients(self) -> pl.DataFrame:
-        """A row per client: who it is, what it has, its final scores, its traffic."""
+        """A row per client: who it is, what it has, its final scores, its traffic; under attack, who lies."""
         import polars as pl
 
         runner = self.runner
@@ -83,6 +83,7 @@ class Run:
             "uid": everyone.uid,
             "name": list(everyone.names),
             "seen": everyone.uid < num_seen,
+            **({"byzantine": runner.byzantine} if runner.byzantine.any() else {}),
             "group": nothing if everyone.group is None else everyone.group,
             "train_rows": everyone.count[:, 0],
             "valid_rows": everyone.count[:, 1],

@@ -6,9 +6,11 @@ Functions named ``*_one`` are for ONE client; the executor maps them over the co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
@@ -17,7 +19,7 @@ from plures.engine.cohort import Cohort
 from plures.engine.executors import Executor
 from plures.errors import ClientFailure
 from plures.keys import Purpose, derive
-from plures.types import Channel, Info, Key, Method, Tree
+from plures.types import Attack, Channel, Info, Key, Method, Tree
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,10 @@ class Client(NamedTuple):
 
 def one_round(
     setup: Setup, arrays: Arrays, server: Tree, cohort: Client, key: Key, round_: Array
-) -> tuple[Tree, Tree, Info]:
-    """The server state and the cohort's private rows after one round, and what was learned on the way."""
+) -> tuple[Tree, Tree, Info, Array | int]:
+    """The server state and the cohort's private rows after one round, what was learned, how many turns it took."""
     method, executor = setup.method, setup.executor
+    turns = method.turns(server) if callable(method.turns) else method.turns
 
     def exchange(turn: Array | int, carry: tuple[Tree, Client, Info]) -> tuple[Tree, Client, Info]:
         server, cohort, _ = carry
@@ -55,11 +58,11 @@ def one_round(
         server = _merge(setup, server, uploads, weights, cohort.place.uid, _channel_key(key, round_, turn))
         return server, joined(cohort, private), info
 
-    server, cohort, info = _more_turns(setup, exchange, exchange(0, (server, cohort, {})))
+    server, cohort, info = _taken(setup, turns, exchange, (server, cohort, {}))
     if method.settle is not None:
         private = executor.run(settle_one, setup, arrays, server, cohort)
         cohort = cohort._replace(private=private)
-    return server, cohort.private, info
+    return server, cohort.private, info, turns
 
 
 def _channel_key(key: Key, round_: Array, turn: Array | int) -> Key:
@@ -70,13 +73,28 @@ def _merge(setup: Setup, server: Tree, uploads: Tree, weights: Array, uids: Arra
     """What arrives at the server through the channels, merged; one by one, a failure is named."""
     try:
         for number, channel in enumerate(setup.channels):
-            uploads, weights = channel(jax.random.fold_in(key, number), uploads, weights, uids)
+            sent = _through(channel, setup.method, server, jax.random.fold_in(key, number), uploads, weights, uids)
+            uploads, weights = sent
         return setup.method.merge(server, uploads, weights, uids)
     except Exception as error:
         if not setup.executor.on_host:
             raise
         said = f"channel or merge failed for the cohort {uids.tolist()}: {type(error).__name__}: {error}"
         raise ClientFailure(f"{said}\n  uploads: {tree.describe(uploads)}") from error
+
+
+def _through(
+    channel: Channel, method: Method, server: Tree, key: Key, uploads: Tree, weights: Array, uids: Array
+) -> tuple[Tree, Array]:
+    """What arrives through one channel; liars may say another thing to every receiver."""
+    if method.receivers is None or not isinstance(channel, Attack):
+        return channel(key, uploads, weights, uids)
+    receivers = jax.vmap(partial(method.receivers, server))(uids)  # (clients, messages)
+
+    def one(message: Tree, to: Array) -> Tree:
+        return channel.forge(key, message, weights, uids, to)
+
+    return jax.vmap(one, in_axes=1, out_axes=1)(uploads, receivers), weights
 
 
 def train_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> tuple[Tree, Tree, Info]:
@@ -109,11 +127,13 @@ def joined(cohort: Client, private: Tree) -> Client:
     return cohort._replace(private=private, visits=cohort.visits.clip(1))
 
 
-def _more_turns(setup: Setup, exchange: Any, carry: Any) -> Any:
-    """The remaining turns of a round, the first being done."""
-    turns = setup.method.turns
-    if not setup.executor.on_host:
-        return jax.lax.fori_loop(1, turns, exchange, carry) if turns > 1 else carry
-    for turn in range(1, turns):
-        carry = exchange(turn, carry)
-    return carry
+def _taken(setup: Setup, turns: Array | int, exchange: Any, carry: Any) -> Any:
+    """What the turns of a round make of (server, cohort, info)."""
+    if setup.executor.on_host or (isinstance(turns, int) and turns == 1):
+        for turn in range(int(turns)):
+            carry = exchange(turn, carry)
+        return carry
+    # A loop carries the same shapes from the start: nothing is known of the info, and nobody reads it.
+    shapes = jax.eval_shape(lambda carry: exchange(0, carry), carry)[2]
+    info = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes)
+    return jax.lax.fori_loop(0, turns, exchange, (*carry[:2], info))

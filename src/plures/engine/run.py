@@ -21,14 +21,16 @@ from plures.data.federation import Federation
 from plures.engine import checkpoint as disk
 from plures.engine import cohort as cohorts
 from plures.engine import executors
+from plures.engine.check import check_fit, check_kinds
 from plures.engine.clients import TRAIN, VALID, Arrays, Layout, Place, layout_of, on_device, rows, together
 from plures.engine.cohort import Everyone, Uniform
 from plures.engine.evaluate import Measure, score
 from plures.engine.executors import Executor
+from plures.engine.liars import Threat, attacks_in, bound, byzantine, forecast_of, spoiled, threat_of
 from plures.engine.result import Progress, Run
 from plures.engine.round import Client, Setup, one_round
 from plures.engine.settings import Settings
-from plures.engine.state import Phase, State, first_state, least_rounds, next_state, phases, private_shape
+from plures.engine.state import Phase, State, first_state, next_state, phases, private_shape
 from plures.engine.store import DiskStore
 from plures.errors import BadValue, MethodWarning, Unsupported
 from plures.keys import Purpose, derive, root
@@ -59,30 +61,14 @@ def prepare(
     progress: Callable[[Progress], None] | None = None,
 ) -> Runner:
     """A method and a federation checked and made ready to run."""
-    if not isinstance(method, Method):
-        raise BadValue("method", method, "a Method, such as fedavg(model)")
-    if not isinstance(federation, Federation):
-        raise BadValue("federation", type(federation).__name__, "a Federation, such as data.load('digits')")
+    check_kinds(method, federation)
     if unseen is not None and method.transductive:
         raise Unsupported("this method serves only clients it was trained with; leave out unseen clients")
-    _check_uids(federation)
-    federation.check_model(method.model)
+    settings = replace(settings, channels=bound(settings.channels, federation.num_clients))
+    federation = spoiled(settings.channels, federation)
+    check_fit(method, federation, settings)
     everyone = federation if unseen is None else together(federation, unseen)
     everyone = everyone.take(np.argsort(everyone.uid))
-    if method.num_groups and not _groups_fit(federation, method.num_groups):
-        raise Unsupported(
-            f"this method reads {method.num_groups} planted groups; these clients have {federation.num_groups}"
-        )
-    if method.num_domains and (federation.domain is None or federation.num_domains != method.num_domains):
-        raise Unsupported(
-            f"this method reads {method.num_domains} domains; these clients have {federation.num_domains or 'none'}"
-        )
-    if settings.rounds < least_rounds(method):
-        others = least_rounds(method) - 1
-        raise BadValue("rounds", settings.rounds, f"more than the {others} before and after the method's own")
-    for phase in phases(method, settings.rounds):
-        # What a start refuses (more clusters than clients, say) is refused before the first round of any phase.
-        jax.eval_shape(lambda key, phase=phase: phase.method.start(key, federation.num_clients), root(0))
     arrays, places = on_device(everyone)
     return Runner(
         method=method,
@@ -121,8 +107,22 @@ class Runner:
         """How many clients take part in training."""
         return self.seen.num_clients
 
+    @property
+    def threat(self) -> Threat | None:
+        """Which attacks there are, and by how many; None if nobody lies."""
+        return threat_of(self.settings.channels, self.num_seen)
+
+    @cached_property
+    def byzantine(self) -> np.ndarray:
+        """(clients,) who lies, in the order of uids; unseen clients are honest."""
+        liars = byzantine(self.settings.channels, self.num_seen)
+        return np.concatenate([liars, np.zeros(self.everyone.num_clients - self.num_seen, bool)])
+
     def run(self) -> Run:
         """Play all rounds that are left, from the last checkpoint if there is one."""
+        ahead = forecast_of(self.method, self.seen, self.settings.channels)
+        for said in () if ahead is None else ahead.warnings:
+            warnings.warn(said, MethodWarning, stacklevel=3)
         state, record, phase, store = self._begin()
         began, first = time.perf_counter(), int(state.round)
         while True:
@@ -167,7 +167,7 @@ class Runner:
         traffic = self.traffic(method)
         row_bytes = 4 * math.prod(federation.shape)
         return executors.choose(
-            message_bytes=max(traffic.down // method.turns, traffic.serve) * method.lanes,
+            message_bytes=max(traffic.down, traffic.serve) * method.lanes,
             data_bytes=max(self.layout.capacity) * row_bytes,
             work=federation.count[:, TRAIN].tolist(),
             num_clients=size,
@@ -194,8 +194,8 @@ class Runner:
         traffic = self.traffic(phase.method)
         name = "main" if phase.main else f"prelude {self.phases.index(phase) + 1}"
         played = int(state.round) - phase.start
-        visits = np.asarray(state.visits, np.int64)
-        return Visits(name, played, visits, traffic.join, traffic.down + traffic.answer, traffic.up)
+        visits, turns = (np.asarray(one, np.int64) for one in (state.visits, state.turns))
+        return Visits(name, played, visits, turns, traffic.join, traffic.down, traffic.up, traffic.answer)
 
     def clients(self, state: State, private: Tree, chosen: Array | slice = slice(None)) -> Client:
         """Clients of a stacked private tree as the executor wants them."""
@@ -234,6 +234,7 @@ class Runner:
             "data": self.everyone.fingerprint,
             "plan": f"{plan.epochs} {plan.steps} {plan.batch} {plan.lr}",
             "channels": len(self.settings.channels),
+            **{f"attack {one.name}": one.share for one in attacks_in(self.settings.channels)},
             "store": "memory" if self.settings.store == "memory" else "disk",
         }
 
@@ -306,12 +307,12 @@ class Runner:
             private = store.get(chosen) if store else tree.at(state.private, chosen)
             clients = _clients(tree.at(places, chosen), private, state.visits[chosen], state.round, self.key)
             step = one_round if setup.executor.on_host else _one_round
-            server, private, info = step(setup, self.arrays, state.server, clients, self.key, state.round)
+            server, private, info, turns = step(setup, self.arrays, state.server, clients, self.key, state.round)
             if store is None:
                 state = state._replace(private=tree.put(state.private, chosen, private))
             else:
                 store.put(chosen, private)
-            state = state._replace(round=state.round + 1, server=server, visits=state.visits.at[chosen].add(1))
+            state = state._replace(round=state.round + 1, server=server, **_counted(state, chosen, turns))
             infos.append({name: values.mean() for name, values in info.items()})
         return state, tree.stack(infos)
 
@@ -328,21 +329,13 @@ class Runner:
             return
         model, done = self.method.model, int(state.round)
         valid = record.latest("personal", "valid")
-        scores = np.array([]) if valid is None else valid.metrics[model.score][: self.num_seen]
+        honest = ~self.byzantine[: self.num_seen]
+        scores = np.array([]) if valid is None else valid.metrics[model.score][: self.num_seen][honest]
         known = scores[np.isfinite(scores)]
         now = float(known.mean()) if len(known) else None
         size = int(sum((one.bytes_down + one.bytes_up).sum() for one in [*record.past, self.visits(phase, state)]))
         rate = (done - first) / max(seconds, 1e-9)
         self.progress(Progress(done, self.settings.rounds, size, model.score, now, seconds, rate))
-
-
-def _groups_fit(federation: Federation, num_groups: int) -> bool:
-    return federation.group is not None and federation.num_groups == num_groups
-
-
-def _check_uids(federation: Federation) -> None:
-    if sorted(federation.uid.tolist()) != list(range(federation.num_clients)):
-        raise BadValue("uid", federation.uid[:5].tolist(), "0..N-1 in some order for training clients")
 
 
 def _first_of(chain: list[Phase], key: Key, state: State, *, with_rows: bool) -> State:
@@ -355,6 +348,11 @@ def _first_of(chain: list[Phase], key: Key, state: State, *, with_rows: bool) ->
 def _clients(places: Place, private: Tree, visits: Array, round_: Array, key: Key) -> Client:
     size = places.uid.shape[0]
     return Client(places, private, visits, jnp.broadcast_to(round_, (size,)), jnp.broadcast_to(key, (size,)))
+
+
+def _counted(state: State, cohort: Array | np.ndarray, turns: Array | int) -> dict[str, Array]:
+    """How often clients took part, after a round of so many turns with a cohort."""
+    return {"visits": state.visits.at[cohort].add(1), "turns": state.turns.at[cohort].add(turns)}
 
 
 def _cohort(setup: Setup, key: Key, round_: Array, places: Place) -> Array:
@@ -381,8 +379,9 @@ def play(setup: Setup, arrays: Arrays, places: Place, key: Key, state: State, le
         clients = _clients(
             tree.at(places, cohort), tree.at(state.private, cohort), state.visits[cohort], round_, key
         )
-        server, private, info = one_round(setup, arrays, state.server, clients, key, round_)
-        after = State(round_ + 1, server, tree.put(state.private, cohort, private), state.visits.at[cohort].add(1))
+        server, private, info, turns = one_round(setup, arrays, state.server, clients, key, round_)
+        rows_ = tree.put(state.private, cohort, private)
+        after = State(round_ + 1, server, rows_, **_counted(state, cohort, turns))
         return after, {name: values.mean() for name, values in info.items()}
 
     return jax.lax.scan(step, state, (rounds, chosen))

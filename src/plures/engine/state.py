@@ -19,6 +19,7 @@ class State(NamedTuple):
     server: Tree
     private: Tree
     visits: Array  # (clients,) rounds each client took part in since the method started
+    turns: Array  # (clients,) exchanges of these rounds
 
 
 class Phase(NamedTuple):
@@ -75,7 +76,8 @@ def _state(method: Method, server: Tree, round_: int, num_clients: int, with_row
     """Arrays are copied: a method may put one array in two places, but a buffer can be given away only once."""
     server = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, Array) else leaf, server)
     rows = blank_rows(method, server, num_clients) if with_rows else ()
-    return State(jnp.asarray(round_, jnp.int32), server, rows, jnp.zeros(num_clients, jnp.int32))
+    nothing = jnp.zeros(num_clients, jnp.int32)
+    return State(jnp.asarray(round_, jnp.int32), server, rows, nothing, nothing.copy())
 
 
 def blank_rows(method: Method, server: Tree, num_clients: int) -> Tree:

@@ -12,7 +12,8 @@ lam_j <- lam_j exp(domain_lr L_j), or by a projected step, lam <- Proj(lam + dom
 Mohri, Sivek, Suresh: Agnostic Federated Learning, ICML 2019. Ro, Chen, Mathews, Mohri, Suresh, arXiv 2104.02748.
 Three deviations: a client's step is that of FedAvg (their batches are divided by the whole client's weight, so that
 step sizes mean something else); domains that nobody spoke for in a round keep their weight (theirs falls); and N_j
-counts this round too (theirs does not, so a domain absent before has N_j = 0 and drowns all others).
+counts this round too (theirs does not, so a domain absent before has N_j = 0 and drowns all others). There is no
+``aggregate``: a robust rule takes all clients alike, and the weights of the domains are what this method is about.
 """
 
 from __future__ import annotations

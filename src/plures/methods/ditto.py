@@ -32,11 +32,14 @@ def ditto(
     server_lr: float = 1.0,
     momentum: float = 0.0,
     weighting: str = "examples",
+    aggregate: str = "mean",
 ) -> Method:
-    """Personal models regularized towards FedAvg's shared model."""
+    """Personal models regularized towards FedAvg's shared model, made by ``aggregate``."""
     if not lam >= 0:
         raise BadValue("lam", lam, "0 or more")
-    base = fedavg(model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting)
+    base = fedavg(
+        model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting, aggregate=aggregate
+    )
 
     def train(key: Key, shared: Weights, own: Weights, data: Data) -> tuple[Weights, Weights, Info]:
         key_shared, key_own = jax.random.split(key)

@@ -13,6 +13,7 @@ Server momentum: Hsu, Qi, Brown, arXiv 1909.06335.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ import optax
 from jax import Array
 
 from plures import tree
-from plures.aggregate import averaging, check_weighting
+from plures.aggregate import averaging, check_weighting, num_tolerated
 from plures.errors import BadValue
 from plures.local import objective, sgd
 from plures.registry import Limit, method
@@ -70,8 +71,8 @@ def fedavg(
         return tree.subtract(own, shared), private, info
 
     def merge(server: Server, uploads: Weights, weights: Array, uids: Array) -> Server:
-        now, later = jax.random.split(server.key) if average.random else (None, ())
-        return stepped(optimizer, server._replace(key=later), average(uploads, weights, uids, now))
+        later = jax.random.split(server.key)[1] if average.random else ()
+        return stepped(optimizer, server._replace(key=later), average(uploads, weights, uids, key_now(server)))
 
     def serve(key: Key, shared: Weights, private: Tree, data: Data) -> Weights:
         return shared
@@ -86,7 +87,13 @@ def fedavg(
         predict=model.apply,
         plan=plan,
         common=lambda shared: shared,
+        tolerates=partial(num_tolerated, aggregate) if average.robust else None,
     )
+
+
+def key_now(server: Server) -> Key | None:
+    """The key for what the aggregator draws in this round, if it does."""
+    return None if isinstance(server.key, tuple) else jax.random.split(server.key)[0]
 
 
 def stepped(optimizer: optax.GradientTransformation, server: Server, update: Weights) -> Server:

@@ -31,11 +31,14 @@ def fedprox(
     server_lr: float = 1.0,
     momentum: float = 0.0,
     weighting: str = "examples",
+    aggregate: str = "mean",
 ) -> Method:
-    """One global model; local training is pulled towards it with strength ``lam``."""
+    """One global model, made by ``aggregate``; local training is pulled towards it with strength ``lam``."""
     if not lam >= 0:
         raise BadValue("lam", lam, "0 or more")
-    base = fedavg(model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting)
+    base = fedavg(
+        model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting, aggregate=aggregate
+    )
 
     def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Weights, Tree, Info]:
         own, info = sgd(key, shared, data, plan, near(model, shared, lam))

@@ -100,17 +100,20 @@ def hypcluster(
     num_starts: int = 1,
     race: int = 5,
     reseed_after: int | None = None,
+    aggregate: str = "mean",
 ) -> Method:
     """One of ``num_clusters`` models for every client, chosen by its training loss.
 
     ``num_candidates`` is 16 or twice the clusters, whichever is more, unless it is given. ``reseed_after``: a cluster
     that nobody chose for so many rounds takes over the model of the client that gains most on valid rows by leaving
-    its own.
+    its own. ``aggregate`` works inside each cluster; which candidates become centers it does not guard.
     """
     counts = {"num_clusters": num_clusters, "warm": warm, "scout_epochs": scout_epochs, "num_starts": num_starts}
     candidates = max(16, 2 * num_clusters) if num_candidates is None else num_candidates
     _check(init, candidates, {**counts, "race": race, "reseed_after": reseed_after})
-    base = fedavg(model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting)
+    base = fedavg(
+        model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting, aggregate=aggregate
+    )
     loop = clustering(base, num_clusters, reseed_after)
     if num_clusters == 1:
         return loop
@@ -187,6 +190,7 @@ def clustering(base: Method, num_clusters: int, reseed_after: int | None = None)
         assign=assign,
         notes=notes_of,
         num_clusters=num_clusters,
+        tolerates=None,  # a cluster may be small
     )
 
 

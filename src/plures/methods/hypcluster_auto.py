@@ -65,14 +65,20 @@ def hypcluster_auto(
     warm: int = 5,
     num_candidates: int = 16,
     scout_epochs: int = 5,
+    aggregate: str = "mean",
 ) -> Method:
-    """HypCluster with 1 to ``up_to`` clusters, the number chosen on valid rows."""
+    """HypCluster with 1 to ``up_to`` clusters, the number chosen on valid rows.
+
+    ``aggregate`` works inside each cluster; the choice of centers and of the number it does not guard.
+    """
     for name, number in (("up_to", up_to), ("warm", warm), ("scout_epochs", scout_epochs)):
         if number < 1:
             raise BadValue(name, number, "1 or more")
     if num_candidates < up_to:
         raise BadValue("num_candidates", num_candidates, f"at least up_to ({up_to})")
-    base = fedavg(model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting)
+    base = fedavg(
+        model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting, aggregate=aggregate
+    )
     loops = tuple(clustering(base, number) for number in range(1, up_to + 1))
     trained = _side_by_side(base, loops)
     if up_to > 1:
@@ -109,7 +115,15 @@ def _side_by_side(base: Method, loops: tuple[Method, ...]) -> Method:
         return loops[-1].serve(key, choices[-1], (), data)
 
     return replace(
-        base, start=start, send=send, train=train, merge=merge, serve=serve, common=None, lanes=len(loops)
+        base,
+        start=start,
+        send=send,
+        train=train,
+        merge=merge,
+        serve=serve,
+        common=None,
+        lanes=len(loops),
+        tolerates=None,  # a cluster may be small
     )
 
 

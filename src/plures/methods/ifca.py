@@ -33,8 +33,16 @@ def ifca(
     server_lr: float = 1.0,
     init: str = "partition",
     warm: int = 5,
+    aggregate: str = "mean",
 ) -> Method:
     """One of ``num_clusters`` models for every client, all clients weighing the same."""
     return hypcluster(
-        model, num_clusters=num_clusters, plan=plan, server_lr=server_lr, weighting="uniform", init=init, warm=warm
+        model,
+        num_clusters=num_clusters,
+        plan=plan,
+        server_lr=server_lr,
+        weighting="uniform",
+        init=init,
+        warm=warm,
+        aggregate=aggregate,
     )

@@ -45,11 +45,14 @@ def oracle(
     server_lr: float = 1.0,
     momentum: float = 0.0,
     weighting: str = "examples",
+    aggregate: str = "mean",
 ) -> Method:
-    """One FedAvg model per planted group."""
+    """One FedAvg model per planted group; ``aggregate`` works inside each."""
     if num_groups < 1:
         raise BadValue("num_groups", num_groups, "1 or more")
-    base = fedavg(model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting)
+    base = fedavg(
+        model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting, aggregate=aggregate
+    )
 
     def start(key: Key, num_clients: int) -> Server:
         one = base.start(key, num_clients)
@@ -78,6 +81,7 @@ def oracle(
         assign=assign,
         num_groups=num_groups,
         num_clusters=num_groups,
+        tolerates=None,  # a group may be small
     )
 
 

@@ -19,10 +19,10 @@ import optax
 from jax import Array
 
 from plures import tree
-from plures.aggregate import mean
+from plures.aggregate import averaging
 from plures.errors import Unsupported
 from plures.local import num_steps, objective, sgd
-from plures.methods.fedavg import Server, fedavg, stepped
+from plures.methods.fedavg import Server, fedavg, key_now
 from plures.registry import Limit, method
 from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
 
@@ -47,12 +47,22 @@ class Message(NamedTuple):
     paper="arXiv:1910.06378",
     limits=[Limit("a single client needs no correction", same_served_as="fedavg", world="one_client")],
 )
-def scaffold(model: Model, *, plan: Plan = Plan(), server_lr: float = 1.0, weighting: str = "uniform") -> Method:
-    """One global model by SGD with control variates against client drift."""
+def scaffold(
+    model: Model,
+    *,
+    plan: Plan = Plan(),
+    server_lr: float = 1.0,
+    weighting: str = "uniform",
+    aggregate: str = "mean",
+) -> Method:
+    """One global model by SGD with control variates against client drift.
+
+    ``aggregate`` takes the updates and the changes of the controls each by themselves: their scales differ.
+    """
     if plan.optimizer is not optax.sgd:
         raise Unsupported("scaffold corrects plain SGD steps; use a plan with optimizer=optax.sgd")
-    base = fedavg(model, plan=plan, server_lr=server_lr, weighting=weighting)
-    optimizer = optax.sgd(server_lr)
+    base = fedavg(model, plan=plan, server_lr=server_lr, weighting=weighting, aggregate=aggregate)
+    average = averaging(aggregate, "uniform")
 
     def start(key: Key, num_clients: int) -> Controlled:
         shared = base.start(key, num_clients)
@@ -78,10 +88,11 @@ def scaffold(model: Model, *, plan: Plan = Plan(), server_lr: float = 1.0, weigh
         return Message(tree.subtract(moved, shared), change), tree.add(own, change), info
 
     def merge(server: Controlled, uploads: Message, weights: Array, uids: Array) -> Controlled:
-        shared = stepped(optimizer, server.shared, mean(uploads.weights, weights, weighting=weighting))
+        shared = base.merge(server.shared, uploads.weights, weights, uids)
         heard = (weights > 0).astype(weights.dtype)
-        change = tree.scale(heard.sum() / server.num_clients, mean(uploads.control, heard))
-        return Controlled(shared, tree.add(server.control, change), server.num_clients)
+        change = average(uploads.control, heard, uids, key_now(server.shared))
+        step = tree.scale(heard.sum() / server.num_clients, change)
+        return Controlled(shared, tree.add(server.control, step), server.num_clients)
 
     def serve(key: Key, download: Message, own: Any, data: Data) -> Weights:
         return download.weights

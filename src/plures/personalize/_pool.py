@@ -35,14 +35,15 @@ def with_sums(base: Method) -> Method:
 
     def blank(key: Key, num_clients: int) -> Tree:
         one = summary.zeros(jax.eval_shape(model.init, key))
-        return jax.tree.map(lambda leaf: jnp.zeros((base.num_clusters, *leaf.shape)), one)
+        return jax.tree.map(lambda leaf: jnp.zeros((base.num_clusters or num_clients, *leaf.shape)), one)
 
     def ask(key: Key, offer: Tree, data: Data) -> tuple[Answer, Info]:
         batch = data.train.all()
         return Answer(summary.of(batch.x, batch.y, batch.mask), _cluster(base, offer, data)), {}
 
     def gather(found: Tree, answers: Answer, weights: Array, uids: Array) -> Tree:
-        mine = jax.nn.one_hot(answers.cluster, base.num_clusters) * (weights > 0)[:, None]  # (clients, clusters)
+        number = jax.tree.leaves(found)[0].shape[0]
+        mine = jax.nn.one_hot(answers.cluster, number) * (weights > 0)[:, None]  # (clients, clusters)
 
         def add(leaf: Array) -> Array:
             return jnp.tensordot(mine, jnp.where(tree.along(weights > 0, leaf), leaf, 0.0), axes=(0, 0))
@@ -75,9 +76,9 @@ def with_rows(base: Method, example: Any, pool_rows: int, shared_rows: int) -> M
         raise BadValue("example", example, "the shapes of a row, federation.example, for source=raw")
 
     def blank(key: Key, num_clients: int) -> Pools:
-        shape = (base.num_clusters, min(pool_rows, num_clients * shared_rows))
+        shape = (base.num_clusters or num_clients, min(pool_rows, num_clients * shared_rows))
         x, y = (jnp.zeros((*shape, *one.shape), one.dtype) for one in example)
-        return Pools(x, y, jnp.zeros(base.num_clusters, jnp.int32), key)
+        return Pools(x, y, jnp.zeros(shape[0], jnp.int32), key)
 
     def ask(key: Key, offer: Tree, data: Data) -> tuple[Answer, Info]:
         places = jnp.arange(shared_rows)
@@ -99,7 +100,7 @@ def with_rows(base: Method, example: Any, pool_rows: int, shared_rows: int) -> M
             )
             return x, y, jnp.minimum(mine.sum(), found.x.shape[1]).astype(jnp.int32)
 
-        return Pools(*jax.vmap(one)(jnp.arange(base.num_clusters)), found.key)
+        return Pools(*jax.vmap(one)(jnp.arange(len(found.size))), found.key)
 
     return surveyed(base, blank=blank, ask=ask, gather=gather)
 

@@ -34,24 +34,26 @@ class Scores:
 
 @dataclass(frozen=True)
 class Visits:
-    """How often each training client took part in one phase, and the bytes of each message."""
+    """How often each training client took part in one phase, in how many turns, and the bytes of each message."""
 
     phase: str
     rounds: int
     visits: np.ndarray
+    turns: np.ndarray
     join: int
     down: int
     up: int
+    answer: int
 
     @property
     def bytes_down(self) -> np.ndarray:
         """Downloaded bytes per client."""
-        return self.visits * self.down + np.minimum(self.visits, 1) * self.join
+        return self.turns * self.down + self.visits * self.answer + np.minimum(self.visits, 1) * self.join
 
     @property
     def bytes_up(self) -> np.ndarray:
         """Uploaded bytes per client."""
-        return self.visits * self.up
+        return self.turns * self.up
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ class Traffic:
     """Bytes of each message of one client.
 
     ``join`` is the extra download at first contact (0 where ``send`` serves for it too); ``down`` and ``up``
-    are per round, all turns together; ``answer`` is the second download of methods that settle.
+    are per turn, of which most methods make one a round; ``answer`` is the second download of methods that settle.
     """
 
     join: int
@@ -27,7 +27,7 @@ class Traffic:
 
     @property
     def per_round(self) -> int:
-        """Bytes both ways for one client and round."""
+        """Bytes both ways for one client and a round of one turn."""
         return self.down + self.up + self.answer
 
 
@@ -44,8 +44,8 @@ def traffic_of(method: Method, server: Tree, rows: tuple[Rows, Rows]) -> Traffic
     offer, download, upload, answer = (tree.num_bytes(one) for one in jax.eval_shape(messages, server))
     return Traffic(
         join=0 if method.offer is None else offer,
-        down=download * method.turns,
-        up=upload * method.turns,
+        down=download,
+        up=upload,
         answer=0 if method.settle is None else answer,
         serve=offer,
     )

@@ -37,9 +37,16 @@ def overview(result: Comparison, path: Path) -> Path:
     left.set_xlabel(f"personal {result.metric} on test rows (mean over clients, 95 % interval)")
     left.set_title("Which method")
     _gains(right, result, [name for name in names if name != ALONE], colors)
+    _tell_threat(figure, result)
     figure.savefig(path, dpi=130)
     plt.close(figure)
     return path
+
+
+def _tell_threat(figure: Any, result: Comparison | Guidance) -> None:
+    """Who lied, above all else."""
+    if result.threat is not None:
+        figure.suptitle(result.threat.said, fontsize="medium")
 
 
 def _gains(axis: Any, result: Comparison, names: list[str], colors: dict[str, str]) -> None:
@@ -70,6 +77,7 @@ def decisions(result: Guidance, path: Path) -> Path:
     )
     _clients(left, result)
     _policies(right, result)
+    _tell_threat(figure, result)
     figure.savefig(path, dpi=130)
     plt.close(figure)
     return path
@@ -77,7 +85,7 @@ def decisions(result: Guidance, path: Path) -> Path:
 
 def _clients(axis: Any, result: Guidance) -> None:
     """A dot per client with its standard error, sorted by gain."""
-    known = result.clients.filter(pl.col("test_gain").is_not_null()).sort("test_gain", "uid")
+    known = result.honest.filter(pl.col("test_gain").is_not_null()).sort("test_gain", "uid")
     axis.axhline(0, color="gray", lw=1)
     for place, row in enumerate(known.iter_rows(named=True)):
         color, error = FAMILY_COLORS[row["family"]], row["test_gain_error"] or 0.0
@@ -88,10 +96,10 @@ def _clients(axis: Any, result: Guidance) -> None:
         axis.plot(place, row["test_gain"], "o" if row["seen"] else "D", color=color, mfc=filled, ms=5)
     for family, number in result.counts.items():
         axis.plot([], [], "o", color=FAMILY_COLORS[family], label=f"{family}: {number}")
-    if not result.clients["seen"].all():
+    if not result.honest["seen"].all():
         axis.plot([], [], "D", color="gray", mfc="white", label="unseen in training")
     axis.legend(frameon=False)
-    missing = result.clients.height - known.height
+    missing = result.honest.height - known.height
     axis.set_xlabel(
         "clients, sorted by gain" + (f" ({missing} without test rows are not shown)" if missing else "")
     )

@@ -54,10 +54,11 @@ LEGEND = (
 
 def decisions_table(result: Guidance) -> Table:
     """How many clients decide for each option, and what that gains them over the global model."""
-    seen = result.clients["seen"].sum()
-    unseen = result.clients.height - seen
+    seen = result.honest["seen"].sum()
+    unseen = result.honest.height - seen
+    honest = "" if result.threat is None else "honest "
     table = plain_table(
-        f"Decisions of {seen} clients in training" + (f" and {unseen} unseen ones" if unseen else "")
+        f"Decisions of {seen} {honest}clients in training" + (f" and {unseen} unseen ones" if unseen else "")
     )
     table.add_column("decision", no_wrap=True)
     table.add_column("method", overflow="fold")

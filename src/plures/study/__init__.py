@@ -1,13 +1,14 @@
 """Studies: methods by name, grids of runs, statistics, reproductions."""
 
-from plures.study.compare import Comparison, StudyProgress, compare, default_methods
+from plures.study.compare import Comparison, StudyProgress, compare, default_methods, forecasts
 from plures.study.guidance import Guidance, decide, default_options, guide
-from plures.study.spec import build_channel, build_method, build_model, default_model
+from plures.study.spec import build_attack, build_channel, build_method, build_model, default_model
 
 __all__ = [
     "Comparison",
     "Guidance",
     "StudyProgress",
+    "build_attack",
     "build_channel",
     "build_method",
     "build_model",
@@ -16,5 +17,6 @@ __all__ = [
     "default_methods",
     "default_model",
     "default_options",
+    "forecasts",
     "guide",
 ]

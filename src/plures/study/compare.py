@@ -17,11 +17,12 @@ import polars as pl
 
 from plures._version import __version__
 from plures.data import Federation
-from plures.engine import Progress, Run, Settings, prepare
+from plures.engine import Progress, Run, Settings, Threat, prepare
+from plures.engine.liars import attacks_in, bound, byzantine, check_liars, forecast_of, threat_of
 from plures.errors import BadData, BadFile, BadValue
 from plures.study.spec import build_method, build_model, default_model
 from plures.study.statistics import bootstrap, over_seeds, share_worse, worst_decile
-from plures.types import Method, Model, Plan
+from plures.types import Channel, Forecast, Method, Model, Plan
 
 ALONE = "local_only"
 
@@ -45,12 +46,21 @@ class StudyProgress:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result: ``clients`` has a row per (method, seed, client)."""
+    """The result: ``clients`` has a row per (method, seed, client).
+
+    Under attack, liars have rows there too, and everything else is about the honest clients.
+    """
 
     clients: pl.DataFrame
     metric: str
     higher_is_better: bool
     seconds: Mapping[str, float]
+    threat: Threat | None = None
+
+    @property
+    def honest(self) -> pl.DataFrame:
+        """The rows of clients that do not lie."""
+        return honest_of(self.clients)
 
     @property
     def leaderboard(self) -> pl.DataFrame:
@@ -62,7 +72,7 @@ class Comparison:
 
     def scores(self, method: str, *, seen: bool = True) -> np.ndarray:
         """(seeds, clients) final personal scores of a method on test rows."""
-        mine = self.clients.filter((pl.col("method") == method) & (pl.col("seen") == seen))
+        mine = self.honest.filter((pl.col("method") == method) & (pl.col("seen") == seen))
         wide = mine.sort("seed", "uid").select("seed", f"personal_test_{self.metric}")
         parts = [one[f"personal_test_{self.metric}"] for _, one in wide.group_by(["seed"], maintain_order=True)]
         return np.array([part.cast(pl.Float64).fill_null(np.nan).to_numpy() for part in parts])
@@ -70,7 +80,7 @@ class Comparison:
     def _row(self, name: str) -> dict[str, Any]:
         values, better = self.scores(name), self.higher_is_better
         interval = bootstrap(values)
-        mine = self.clients.filter((pl.col("method") == name) & pl.col("seen"))
+        mine = self.honest.filter((pl.col("method") == name) & pl.col("seen"))
         size = (mine["bytes_down"] + mine["bytes_up"]).mean()
         others = self.scores(name, seen=False)
         alone = self.scores(ALONE) if ALONE in self.clients["method"].unique() else None
@@ -91,7 +101,7 @@ class Comparison:
 
     def diverged(self, method: str) -> bool:
         """Whether some client with test rows got a model whose loss is not a finite number."""
-        mine = self.clients.filter((pl.col("method") == method) & (pl.col("test_rows") > 0))
+        mine = self.honest.filter((pl.col("method") == method) & (pl.col("test_rows") > 0))
         loss = mine["personal_test_loss"].cast(pl.Float64).fill_null(np.nan)
         return not bool(loss.is_finite().all())
 
@@ -104,6 +114,11 @@ class Comparison:
             words.append("best" if name == best else "behind" if gap.excludes_zero else "within noise")
         words = ["diverged" if gone else word for word, gone in zip(words, table["diverged"], strict=True)]
         return table.with_columns(pl.Series("against_best", words)).drop("diverged")
+
+
+def honest_of(clients: pl.DataFrame) -> pl.DataFrame:
+    """The rows of clients that do not lie; all where there is no attack."""
+    return clients.filter(~pl.col("byzantine")) if "byzantine" in clients.columns else clients
 
 
 def compare(
@@ -127,30 +142,34 @@ def compare(
     finished runs are kept there and are not run again.
     """
     methods = [methods] if isinstance(methods, str) else methods
-    check_given(methods, seeds, federation)
-    Settings.of({"rounds": rounds, **settings, "checkpoint": "checked"})
+    limits = Settings.of({"rounds": rounds, **settings, "checkpoint": "checked"})
+    check_given(methods, seeds, federation, limits)
     built = dict(methods) if isinstance(methods, Mapping) else built_methods(methods, federation, model, plan)
+    for name, method in built.items():
+        check_liars(method, limits, federation.num_clients, label=name)
+    threat = threat_of(limits.channels, federation.num_clients)
     chosen = next(iter(built.values())).model
     tables, seconds = [], dict.fromkeys(built, 0.0)
     jobs = [(name, seed) for name in built for seed in seeds]
     for index, (name, seed) in enumerate(jobs):
         folder = None if out is None else run_folder(Path(out), name, seed)
-        mark = "" if folder is None else _mark(built[name], federation, rounds, settings)
+        mark = "" if folder is None else _mark(built[name], federation, limits)
         table, spent = _finished(folder, mark)
         if table is None:
             extra = dict(settings)
             if folder is not None and extra.get("checkpoint_every"):
                 extra["checkpoint"] = folder / "checkpoint"
             tell = teller(progress, name, seed, index, len(jobs))
-            limits = Settings.of({"rounds": rounds, "seed": seed, **extra})
-            run = run_one(built[name], federation, unseen, limits, tell)
+            now = Settings.of({"rounds": rounds, "seed": seed, **extra})
+            run = run_one(built[name], federation, unseen, now, tell)
             table, spent = run.clients, run.seconds
             if folder is not None:
                 save_run(folder, run, header(name, seed, config), mark)
         labels = [pl.lit(name).alias("method"), pl.lit(seed).alias("seed")]
         tables.append(table.select(*labels, pl.all()))
         seconds[name] += spent
-    result = Comparison(pl.concat(tables, how="diagonal_relaxed"), chosen.score, chosen.higher_is_better, seconds)
+    every = pl.concat(tables, how="diagonal_relaxed")
+    result = Comparison(every, chosen.score, chosen.higher_is_better, seconds, threat)
     if out is not None:
         save_comparison(Path(out), result)
     return result
@@ -181,7 +200,7 @@ def teller(
 
 
 def check_given(
-    methods: Sequence[str] | Mapping[str, Method], seeds: Sequence[int], federation: Federation
+    methods: Sequence[str] | Mapping[str, Method], seeds: Sequence[int], federation: Federation, settings: Settings
 ) -> None:
     """Refuse what leaves nothing to compare, or would be run twice."""
     for name, given in (("methods", list(methods)), ("seeds", list(seeds))):
@@ -191,6 +210,16 @@ def check_given(
             raise BadValue(name, given, "a list without repeats")
     if not federation.count[:, 2].any():
         raise BadData("no client has test rows, so there is nothing to compare; split the data with a test share")
+    if not federation.count[honest_rows(federation, settings), 2].any():
+        raise BadData(
+            "no honest client has test rows, so there is nothing to compare; use a smaller share of liars"
+        )
+
+
+def honest_rows(federation: Federation, settings: Settings) -> np.ndarray:
+    """(clients,) who is honest, in the order of the federation's rows."""
+    number = federation.num_clients
+    return ~byzantine(bound(settings.channels, number), number)[federation.uid]
 
 
 def built_methods(
@@ -199,6 +228,19 @@ def built_methods(
     """Methods by their names, all with one model."""
     chosen = model if isinstance(model, Model) else build_model(model or default_model(federation), federation)
     return {name: build_method(name, chosen, plan=plan, facts=federation.known) for name in names}
+
+
+def forecasts(
+    names: Sequence[str],
+    federation: Federation,
+    model: str | Model | None,
+    plan: Plan,
+    channels: Sequence[Channel] = (),
+) -> dict[str, Forecast]:
+    """What methods say before a study starts, those that have something to say."""
+    built = built_methods(names, federation, model, plan)
+    found = {name: forecast_of(method, federation, channels) for name, method in built.items()}
+    return {name: ahead for name, ahead in found.items() if ahead is not None}
 
 
 def run_folder(out: Path, method: str, seed: int) -> Path:
@@ -240,15 +282,28 @@ def save_comparison(out: Path, result: Comparison) -> None:
     result.clients.write_csv(out / "clients.csv")
     result.leaderboard.write_csv(out / "leaderboard.csv")
     rows = result.leaderboard.to_dicts()
-    about = {"metric": result.metric, "higher_is_better": result.higher_is_better, "leaderboard": rows}
+    about: dict[str, Any] = {
+        "metric": result.metric,
+        "higher_is_better": result.higher_is_better,
+        "leaderboard": rows,
+    }
+    if result.threat is not None:
+        about["attack"] = about_threat(result.threat)
     (out / "summary.json").write_text(json.dumps(about, indent=2))
 
 
-def _mark(method: Method, federation: Federation, rounds: int, settings: Mapping[str, Any]) -> str:
+def about_threat(threat: Threat) -> dict[str, Any]:
+    """Which attacks, and by how many, for a summary."""
+    return {**threat._asdict(), "said": threat.said}
+
+
+def _mark(method: Method, federation: Federation, settings: Settings) -> str:
     """What a finished run was made with, as far as it can be told."""
     plan = method.plan
     local = f"{plan.epochs} {plan.steps} {plan.batch} {plan.lr}"
-    return f"rounds {rounds}, cohort {settings.get('cohort')}, plan {local}, data {federation.fingerprint}"
+    lies = "".join(f", {one.name} {one.share}" for one in attacks_in(settings.channels))
+    said = f"rounds {settings.rounds}, cohort {settings.cohort}, plan {local}{lies}"
+    return f"{said}, data {federation.fingerprint}"
 
 
 def _finished(folder: Path | None, mark: str) -> tuple[pl.DataFrame | None, float]:

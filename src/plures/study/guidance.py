@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,21 @@ import polars as pl
 from numpy.typing import NDArray
 
 from plures.data import Federation
-from plures.engine import Run, Runner, Settings
+from plures.engine import Run, Runner, Settings, Threat
+from plures.engine.liars import check_liars, threat_of
 from plures.errors import BadData, BadValue, UnknownChoice
 from plures.study.choosing import FAMILIES, ROUNDING, Gain, Option, Rows, choose, paired, population_best
-from plures.study.compare import ALONE, StudyProgress, built_methods, check_given, run_one, teller
+from plures.study.compare import (
+    ALONE,
+    StudyProgress,
+    about_threat,
+    built_methods,
+    check_given,
+    honest_of,
+    honest_rows,
+    run_one,
+    teller,
+)
 from plures.study.joining import joining_words
 from plures.study.statistics import Interval, bootstrap
 from plures.types import Method, Model, Plan
@@ -42,7 +53,8 @@ def default_options(federation: Federation) -> tuple[str, ...]:
 class Guidance:
     """The result: ``clients`` has a row per client, ``evidence`` a row per policy and what it is held against.
 
-    ``reference`` is the global method everyone starts from, ``best`` the population's best option.
+    ``reference`` is the global method everyone starts from, ``best`` the population's best option. Under attack, liars
+    have rows too, and everything else is about the honest clients.
     """
 
     clients: pl.DataFrame
@@ -50,11 +62,17 @@ class Guidance:
     families: Mapping[str, str]
     reference: str
     best: str
+    threat: Threat | None = None
+
+    @property
+    def honest(self) -> pl.DataFrame:
+        """The rows of clients that do not lie."""
+        return honest_of(self.clients)
 
     @property
     def counts(self) -> dict[str, int]:
         """How many clients decide for each family, most first."""
-        found = self.clients["family"].to_list()
+        found = self.honest["family"].to_list()
         sizes = {family: found.count(family) for family in FAMILIES}
         return {family: sizes[family] for family in sorted(FAMILIES, key=lambda one: -sizes[one]) if sizes[family]}
 
@@ -62,7 +80,7 @@ class Guidance:
     def by_method(self) -> pl.DataFrame:
         """A row per option that someone took: how many clients, their mean gains, the share of them hurt."""
         hurt = pl.col("test_gain") < -ROUNDING * pl.col(f"test_loss_{self.reference}").abs()
-        found = self.clients.group_by("family", "method").agg(
+        found = self.honest.group_by("family", "method").agg(
             pl.len().alias("clients"),
             (~pl.col("seen")).sum().alias("unseen"),
             pl.col("valid_gain").mean(),
@@ -75,7 +93,7 @@ class Guidance:
     def summary(self) -> str:
         """The result in a few sentences; what lies within noise is called that."""
         (most, number), *others = self.counts.items()
-        parts = [f"{number} of {self.clients.height} clients: {most}", *(f"{n}: {name}" for name, n in others)]
+        parts = [f"{number} of {self.honest.height} clients: {most}", *(f"{n}: {name}" for name, n in others)]
         return " ".join([", ".join(parts) + ".", *self.sentences])
 
     @property
@@ -108,14 +126,18 @@ def decide(
     if not all(_same_clients(run.runner, whole) for run in every):
         raise BadData("these runs are of different data; decide between runs with the same seen and unseen clients")
     return decide_between(
-        [option_of(name, lists[name], named[name]) for name in named], roster_of(whole), errors=errors
+        [option_of(name, lists[name], named[name]) for name in named],
+        roster_of(whole),
+        errors=errors,
+        threat=whole.threat,
     )
 
 
 def _same_clients(one: Runner, whole: Runner) -> bool:
-    """Whether both trained on the same data; the one may lack all unseen clients."""
+    """Whether both trained on the same data, with the same liars; the one may lack all unseen clients."""
     unseen = one.everyone.num_clients == one.num_seen or one.everyone.fingerprint == whole.everyone.fingerprint
-    return one.seen.fingerprint == whole.seen.fingerprint and unseen
+    lies = np.array_equal(np.flatnonzero(one.byzantine), np.flatnonzero(whole.byzantine))
+    return one.seen.fingerprint == whole.seen.fingerprint and unseen and lies
 
 
 def guide(
@@ -133,20 +155,23 @@ def guide(
 ) -> Guidance:
     """Train every method with every seed and decide; the other arguments are those of ``compare``."""
     _check_errors(errors)
-    check_given(methods, seeds, federation)
-    check_rows(federation.count[:, 1], federation.count[:, 2])
+    limits = Settings.of({"rounds": rounds, **settings})
+    check_given(methods, seeds, federation, limits)
+    check_rows(*federation.count[honest_rows(federation, limits), 1:].T)
     built = dict(methods) if isinstance(methods, Mapping) else built_methods(methods, federation, model, plan)
+    for name, method in built.items():
+        check_liars(method, limits, federation.num_clients, label=name)
     named, options, roster = families_of(built), [], None
     for place, (name, family) in enumerate(named.items()):
         runs = []
         for turn, seed in enumerate(seeds):
             tell = teller(progress, name, seed, place * len(seeds) + turn, len(built) * len(seeds))
-            limits = Settings.of({"rounds": rounds, "seed": seed, **settings})
-            runs.append(run_one(built[name], federation, unseen, limits, tell))
+            runs.append(run_one(built[name], federation, unseen, replace(limits, seed=seed), tell))
         options.append(option_of(name, runs, family))
         roster = roster_of(runs[0].runner) if roster is None else roster
     assert roster is not None
-    return decide_between(options, roster, errors=errors)
+    threat = threat_of(limits.channels, federation.num_clients)
+    return decide_between(options, roster, errors=errors, threat=threat)
 
 
 def families_of(methods: Mapping[str, Method], said: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -194,6 +219,7 @@ def roster_of(runner: Runner) -> pl.DataFrame:
             "uid": everyone.uid,
             "name": list(everyone.names),
             "seen": everyone.uid < runner.num_seen,
+            **({"byzantine": runner.byzantine} if runner.byzantine.any() else {}),
             "train_rows": everyone.count[:, 0],
             "valid_rows": everyone.count[:, 1],
             "test_rows": everyone.count[:, 2],
@@ -203,24 +229,25 @@ def roster_of(runner: Runner) -> pl.DataFrame:
     )
 
 
-def decide_between(options: Sequence[Option], roster: pl.DataFrame, *, errors: float = 1.0) -> Guidance:
+def decide_between(
+    options: Sequence[Option], roster: pl.DataFrame, *, errors: float = 1.0, threat: Threat | None = None
+) -> Guidance:
     """The guidance for the clients of a roster; the first option is the global reference, then simplest first."""
-    reference, number = options[0], roster.height
-    check_rows(roster["valid_rows"].to_numpy(), roster["test_rows"].to_numpy())
-    if not all(reference.serves(uid) for uid in range(number)):
-        raise BadData(f"{reference.name} diverged: some client's loss is no number; use a smaller step size")
-    seen = np.flatnonzero(roster["seen"].to_numpy()).tolist()
-    best = population_best(options, seen)
+    reference, number, honest = options[0], roster.height, honest_of(roster)
+    check_rows(honest["valid_rows"].to_numpy(), honest["test_rows"].to_numpy())
+    if not all(reference.serves(uid) for uid in honest["uid"]):
+        cure = "use a smaller step size" if threat is None else "use a smaller step size or a robust aggregator"
+        raise BadData(f"{reference.name} diverged: some client's loss is no number; {cure}")
+    best = population_best(options, honest.filter("seen")["uid"])
     population = [best if best.serves(uid) else reference for uid in range(number)]
     enough = [reference.valid[uid].shape[1] >= 2 for uid in range(number)]
     chosen = [choose(options, uid, errors=errors) if enough[uid] else population[uid] for uid in range(number)]
     alone = next((option for option in options if option.family == "alone"), None)
     clients = pl.concat([roster, _columns(options, chosen, enough, alone)], how="horizontal")
     policies = {DECIDED: chosen, f"{best.name} for all": population}
-    evidence = _evidence(policies, reference, alone, roster["seen"].to_numpy())
-    return Guidance(
-        clients, evidence, {option.name: option.family for option in options}, reference.name, best.name
-    )
+    evidence = _evidence(policies, reference, alone, honest)
+    families = {option.name: option.family for option in options}
+    return Guidance(clients, evidence, families, reference.name, best.name, threat)
 
 
 def _check_errors(errors: float) -> None:
@@ -248,6 +275,7 @@ def save_guidance(out: Path, result: Guidance) -> None:
         "families": dict(result.families),
         "decisions": result.by_method.to_dicts(),
         "evidence": result.evidence.to_dicts(),
+        **({} if result.threat is None else {"attack": about_threat(result.threat)}),
     }
     (out / "summary.json").write_text(json.dumps(about, indent=2))
 
@@ -287,18 +315,18 @@ def _test_gain(before: Option, after: Option, uid: int) -> Gain:
 
 
 def _evidence(
-    policies: Mapping[str, Sequence[Option]], reference: Option, alone: Option | None, seen: NDArray[np.bool_]
+    policies: Mapping[str, Sequence[Option]], reference: Option, alone: Option | None, honest: pl.DataFrame
 ) -> pl.DataFrame:
     """Every policy against global and alone, and the decisions against the other policy, on test rows."""
     (decided, chosen), (everyone, population) = policies.items()
-    held: dict[str, Sequence[Option]] = {"global": [reference] * len(seen)}
+    held: dict[str, Sequence[Option]] = {"global": [reference] * len(chosen)}
     if alone is not None:
-        held["alone"] = [alone] * len(seen)
+        held["alone"] = [alone] * len(chosen)
     pairs = [(policy, against, policies[policy], held[against]) for policy in policies for against in held]
     pairs.append((decided, everyone, chosen, population))
     rows = []
     for part in (True, False):
-        uids = np.flatnonzero(seen == part).tolist()
+        uids = honest.filter(pl.col("seen") == part)["uid"].to_list()
         for policy, against, after, before in pairs if len(uids) else ():
             table = np.array([_falls(before[uid], after[uid], uid) for uid in uids]).T
             row = {"policy": policy, "against": against, "seen": part}

@@ -8,12 +8,13 @@ from typing import Any
 
 from plures import channel, methods, models, personalize
 from plures.data import Federation
-from plures.errors import Unsupported
+from plures.errors import UnknownChoice, Unsupported
 from plures.registry import CHANNELS, METHODS, MODELS, PERSONALIZERS, Named, convert
 from plures.types import Channel, Method, Model, Plan
 
 __all__ = [
     "Named",
+    "build_attack",
     "build_channel",
     "build_method",
     "build_model",
@@ -47,11 +48,23 @@ def build_model(text: str, federation: Federation) -> Model:
     return model
 
 
-def build_channel(text: str) -> Channel:
-    """The channel a text names."""
+def build_channel(text: str, facts: Mapping[str, Any] | None = None) -> Channel:
+    """The channel a text names; ``facts`` are numbers of the federation (``num_clients``) that it may ask for."""
     named = Named.parse(text, CHANNELS)
-    found: Channel = named.entry.factory(**named.options)
+    wanted = {name: value for name, value in (facts or {}).items() if name in named.entry.options}
+    found: Channel = named.entry.factory(**{**wanted, **named.options})
     return found
+
+
+def build_attack(text: str, facts: Mapping[str, Any] | None = None) -> Channel:
+    """The attack a text names: ``"sign-flip:0.2"`` is short for ``"sign_flip:share=0.2"``."""
+    given, _, rest = text.strip().partition(":")
+    name = given.strip().replace("-", "_")
+    known = [one.name for one in CHANNELS.values() if "attack" in one.tags]
+    if name not in known:
+        raise UnknownChoice("attack", given, known)
+    short = rest.partition(",")[0]
+    return build_channel(f"{name}:{'share=' if short.strip() and '=' not in short else ''}{rest}", facts)
 
 
 DEFAULT_MODELS = {

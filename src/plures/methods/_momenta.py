@@ -1,0 +1,108 @@
+"""What Momentum-Clustering keeps and sends, and how its centers are drawn and found."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from plures import tree
+from plures.aggregate.points import cleaned, squared_distances, usable
+from plures.types import Key, Tree, Weights
+
+
+class Momenta(NamedTuple):
+    """The models, their last centers, and who is where; K models (N where everybody is its own center)."""
+
+    models: Weights  # (K, ...)
+    centers: Weights  # (K, ...)
+    label: Array  # (N,) the model of each client
+    heard: Array  # (N,) whether it ever sent anything
+    moved: Array  # (N,) whether it was given another model since its last momentum
+    noise: Array  # (N,) sigma^2
+    gap: Array  # (N,) Delta^2
+    spread: Array  # (N,) A^2
+    kept: Array  # (K, N)
+    table: Array  # (N, K) squared distances from the centers of an audit; -1 where not known
+    turn: Array
+    round: Array
+    key: Key
+
+
+class Asked(NamedTuple):
+    """A model, whether only the slope at it is wanted, and whether to forget the momentum."""
+
+    model: Weights
+    audit: Array
+    forget: Array
+
+
+class Told(NamedTuple):
+    """A momentum (in an audit: a slope), and the variance of a slope."""
+
+    point: Weights
+    noise: Array
+
+
+class Kept(NamedTuple):
+    """A client's own momentum, and how many slopes are in it."""
+
+    momentum: Weights
+    slopes: Array
+
+
+class Offer(NamedTuple):
+    """A client's own model, and some for newcomers."""
+
+    own: Weights
+    known: Array
+    label: Array
+    others: Weights
+    labels: Array
+
+
+def nearest(points: Weights, weights: Array, centers: Weights, before: Array) -> Array:
+    """(clients,) the nearest center of each; who does not count stays where it was."""
+    counts = usable(points.params, weights)
+    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), cleaned(points.params, counts), centers.params)
+    number = jax.tree.leaves(centers)[0].shape[0]
+    far = squared_distances(both, jnp.append(counts, jnp.ones(number, bool)))[: len(counts), len(counts) :]
+    return jnp.where(counts, far.argmin(1), before).astype(jnp.int32)
+
+
+def seeded(key: Key, points: Weights, weights: Array, number: int, num_starts: int) -> Weights:
+    """``number`` of the points as first centers: the best of some draws of k-means++ with capped distances."""
+    counts = usable(points.params, weights)
+    pairs = squared_distances(cleaned(points.params, counts), counts)
+    both = counts[:, None] & counts[None] & ~jnp.eye(len(counts), dtype=bool)
+    cap = jnp.nanmedian(jnp.where(both, pairs, jnp.nan))
+    capped = jnp.minimum(pairs, jnp.where(jnp.isnan(cap), 0.0, cap))
+
+    def draw(key: Key) -> tuple[Array, Array]:
+        keys = jax.random.split(key, number)
+
+        def add(place: Array, picks: Array) -> Array:
+            reached = jnp.where(jnp.arange(number) < place, capped[picks].T, jnp.inf).min(1)
+            chance = jnp.where(place == 0, 1.0, jnp.maximum(reached, 1e-12 * jnp.maximum(capped.max(), 1e-30)))
+            return picks.at[place].set(
+                jax.random.categorical(keys[place], jnp.where(counts, jnp.log(chance), -jnp.inf))
+            )
+
+        picks = jax.lax.fori_loop(0, number, add, jnp.zeros(number, jnp.int32))
+        return picks, jnp.where(counts, capped[picks].min(0), 0.0).sum()
+
+    picks, cost = jax.vmap(draw)(jax.random.split(key, num_starts))
+    return tree.at(points, picks[cost.argmin()])
+
+
+def scaled(factors: Array, stacked: Tree) -> Tree:
+    """Every row times its own factor."""
+    return jax.tree.map(lambda leaf: tree.along(factors, leaf) * leaf, stacked)
+
+
+def spread_of(squares: Array, centers: Weights, label: Array) -> Array:
+    """(clients,) A^2: the squared distance from the own center over its squared length."""
+    length = jax.vmap(tree.squared_norm)(centers.params)
+    return squares[label, jnp.arange(len(label))] / jnp.maximum(length[label], 1e-30)

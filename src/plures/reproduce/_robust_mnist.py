@@ -1,0 +1,277 @@
+"""Federated-Clustering on MNIST: rotated images and private labels, liars, and the table of attacks and defences.
+
+Nothing here needs the tables of a study, so that it runs wherever the numerical core does.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import adjusted_rand_score
+
+from plures.aggregate import byzantine_uids
+from plures.data import Federation, from_arrays
+from plures.data.partition.images import rotated
+from plures.data.sets.mnist_writers import mnist_writers
+from plures.engine import Run, Settings, prepare
+from plures.keys import Purpose, derive, root
+from plures.methods.ditto import ditto
+from plures.methods.fedavg import fedavg
+from plures.methods.federated_clustering import federated_clustering
+from plures.methods.hypcluster import hypcluster
+from plures.methods.ifca import ifca
+from plures.methods.local_only import local_only
+from plures.methods.momentum_clustering import momentum_clustering
+from plures.methods.oracle import oracle
+from plures.models.mlp import mlp
+from plures.registry import CHANNELS
+from plures.study.statistics import worst_decile
+from plures.types import Attack, Method, Plan
+
+GROUPS = 4
+SHARE = 0.2  # of all clients are Byzantine
+HIDDEN = 200
+PLAN = Plan(epochs=1, batch=32, lr=0.1)
+WITH_LIARS = ("table", "liars")
+KINDS = ("private label", "rotation")
+INSIDE = "geometric_median"
+
+ATTACKS: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "large_noise": {},
+    "sign_flip": {},
+    "label_flip": {},
+    "alie": {},
+    "ipm": {},
+    "mimic": {},
+    "edge": {"num_near": 10, "direction": "against"},
+    "nan": {},
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the MNIST parts are: clients, rows of each (train, valid, test), rounds, seeds."""
+
+    clients: int
+    rows: tuple[int, int, int]
+    rounds: int
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method under an attack with one seed: scores of honest clients on their test rows."""
+
+    part: str
+    method: str
+    attack: str
+    seed: int
+    mean: float
+    worst_decile: float
+    recovery: float | None  # adjusted Rand index of the clusters of honest clients
+    curve: tuple[float, ...]  # mean on valid rows, evaluation by evaluation
+    megabytes: float
+    seconds: float
+
+
+@cache
+def _pictures() -> tuple[NDArray[Any], NDArray[Any]]:
+    federation = mnist_writers()
+    return federation.x, federation.y
+
+
+def dealt(kind: str, scale: Scale, seed: int, *, with_liars: bool) -> Federation:
+    """Equal shares of MNIST in four groups: group g turns its images by g quarters, or calls digit c (c + g) mod 10.
+
+    The honest clients are divided evenly, and so are the liars among them.
+    """
+    x, y = _pictures()
+    number, each = scale.clients, sum(scale.rows)
+    order = np.asarray(jax.random.permutation(derive(root(seed), Purpose.DATA), len(y)))[: number * each]
+    liar = np.zeros(number, bool)
+    if with_liars:
+        liar[byzantine_uids(number, share=SHARE)] = True
+    group = np.where(liar, np.cumsum(liar) - 1, np.cumsum(~liar) - 1) % GROUPS
+    owner = np.repeat(np.arange(number), each)
+    images, labels = x[order], y[order].copy()
+    for g in range(1, GROUPS):
+        mine = group[owner] == g
+        if kind == "rotation":
+            images[mine] = rotated(images[mine], 90.0 * g)
+        else:
+            labels[mine] = (labels[mine] + g) % 10
+    split = np.tile(np.repeat(["train", "valid", "test"], scale.rows), number)
+    planted = {str(uid): int(g) for uid, g in enumerate(group)}
+    return from_arrays(images, labels, owner, split=split, num_classes=10, group=planted, title=f"MNIST, {kind}")
+
+
+def honest(num_clients: int, *, with_liars: bool) -> NDArray[np.bool_]:
+    """(clients,) who never lies: they are scored, in the run without an attack too."""
+    liars = byzantine_uids(num_clients, share=SHARE) if with_liars else []
+    return ~np.isin(np.arange(num_clients), liars)
+
+
+def attack_of(name: str) -> Attack | None:
+    """An attack by the same clients in every part and seed."""
+    if name == "none":
+        return None
+    found: Attack = CHANNELS[name].factory(share=SHARE, **ATTACKS[name])
+    return found
+
+
+def table_methods(federation: Federation) -> dict[str, Method]:
+    """What the table of attacks and defences compares."""
+    model, number = mlp((28, 28), 10, hidden=(HIDDEN,)), federation.num_clients
+    liars = round(SHARE * number)
+    rules = {
+        "mean": "mean",
+        "median": "median",
+        "trimmed mean": f"trimmed_mean:share={SHARE}",
+        "Krum": f"krum:num_byzantine={liars}",
+        "Multi-Krum": f"multi_krum:num_byzantine={liars}",
+        "geometric median": "geometric_median",
+        "centered clipping": "centered_clip",
+        "bucketing": "bucketing",
+    }
+    found = {f"FedAvg, {name}": fedavg(model, plan=PLAN, aggregate=rule) for name, rule in rules.items()}
+    for word, rule in (("mean", "mean"), ("robust", INSIDE)):
+        center = "center" if word == "mean" else rule
+        found[f"Ditto, {word}"] = ditto(model, plan=PLAN, aggregate=rule)
+        found[f"HypCluster, {word}"] = hypcluster(model, plan=PLAN, num_clusters=GROUPS, aggregate=rule)
+        found[f"Federated-Clustering, {word}"] = federated_clustering(
+            model, plan=PLAN, radius=_radius(), aggregate=center
+        )
+        found[f"Momentum-Clustering, {word}"] = momentum_clustering(
+            model, plan=PLAN, num_clusters=GROUPS, radius=_radius(), alpha=0.3, aggregate=center
+        )
+        found[f"known groups, {word}"] = oracle(model, plan=PLAN, num_groups=GROUPS, aggregate=rule)
+    found["alone"] = local_only(model, plan=PLAN)
+    return found
+
+
+def _radius() -> str:
+    """As many as are honest in a group: a share of (1 - SHARE) / GROUPS of all clients."""
+    return f"quantile:q={(1 - SHARE) / GROUPS}"
+
+
+def first_methods() -> dict[str, Method]:
+    """What is compared without liars, as in Table 1 of the paper, with baselines as they should be."""
+    model = mlp((28, 28), 10, hidden=(HIDDEN,))
+    return {
+        "alone": local_only(model, plan=PLAN),
+        "FedAvg": fedavg(model, plan=PLAN),
+        "Ditto": ditto(model, plan=PLAN, lam=1.0),
+        "IFCA": ifca(model, plan=PLAN, num_clusters=GROUPS),
+        "HypCluster": hypcluster(model, plan=PLAN, num_clusters=GROUPS),
+        "Federated-Clustering": federated_clustering(model, plan=PLAN, radius="quantile:q=0.2"),
+        "Federated-Clustering, M = 3, groups": federated_clustering(
+            model, plan=PLAN, radius="quantile:q=0.2", max_iter=3, tol=0.0, groups=5
+        ),
+        "Momentum-Clustering": momentum_clustering(
+            model, plan=PLAN, num_clusters=GROUPS, radius="quantile:q=0.2", alpha=0.3
+        ),
+        "known groups": oracle(model, plan=PLAN, num_groups=GROUPS),
+    }
+
+
+def liar_methods() -> dict[str, Method]:
+    """What is compared round by round under two attacks, as in Figure 6 of the paper."""
+    model = mlp((28, 28), 10, hidden=(HIDDEN,))
+    return {
+        "FedAvg": fedavg(model, plan=PLAN),
+        "FedAvg, geometric median": fedavg(model, plan=PLAN, aggregate="geometric_median"),
+        "Federated-Clustering": federated_clustering(model, plan=PLAN, radius=_radius(), groups=5),
+        "known groups": oracle(model, plan=PLAN, num_groups=GROUPS),
+    }
+
+
+def play(
+    part: str,
+    name: str,
+    method: Method,
+    federation: Federation,
+    attack: str,
+    seed: int,
+    rounds: int,
+    every: int = 0,
+) -> Cell:
+    """One run, scored on the honest clients; ``every`` so many rounds for the curve."""
+    lie = attack_of(attack)
+    settings = Settings(
+        rounds=rounds, seed=seed, channels=() if lie is None else (lie,), eval_every=every or rounds
+    )
+    began = time.perf_counter()
+    quiet = replace(method, notes=None, forecast=None)
+    done = prepare(quiet, federation, settings=settings).run()
+    fine = honest(federation.num_clients, with_liars=part in WITH_LIARS)
+    return cell(part, name, attack, seed, done, fine, time.perf_counter() - began)
+
+
+def cell(part: str, name: str, attack: str, seed: int, done: Run, fine: NDArray[np.bool_], seconds: float) -> Cell:
+    """What is worth keeping of a run."""
+    test, told = done.record.latest("personal", "test"), done.record.latest("facts", "served")
+    assert test is not None
+    scores = np.asarray(test.metrics["accuracy"], float)[fine]
+    clusters = None if told is None else told.metrics.get("cluster")
+    group = done.runner.everyone.group
+    found = None
+    if clusters is not None and group is not None:
+        found = float(adjusted_rand_score(group[fine], np.asarray(clusters)[fine].astype(int)))
+    valid = [one for one in done.record.scores if (one.kind, one.split) == ("personal", "valid")]
+    curve = tuple(float(np.nanmean(np.asarray(one.metrics["accuracy"], float)[fine])) for one in valid)
+    worst = float(worst_decile(scores, higher_is_better=True))
+    return Cell(part, name, attack, seed, float(scores.mean()), worst, found, curve, done.num_bytes / 1e6, seconds)
+
+
+def saved(file: Path, cells: Iterable[Cell]) -> None:
+    """Add cells to a file, one JSON line each."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as lines:
+        for one in cells:
+            lines.write(json.dumps(asdict(one)) + "\n")
+
+
+def loaded(file: Path) -> list[Cell]:
+    """The cells of a file."""
+    if not file.exists():
+        return []
+    rows = (json.loads(line) for line in file.read_text().splitlines())
+    return [Cell(**{**row, "curve": tuple(row["curve"])}) for row in rows]
+
+
+def play_part(
+    part: str,
+    scale: Scale,
+    *,
+    methods: Sequence[str] | None = None,
+    attacks: Sequence[str] | None = None,
+    tell: Callable[[Cell], None],
+) -> list[Cell]:
+    """All cells of a part: "table" (attacks and defences), "liars" (round by round), or a kind without liars."""
+    with_liars = part in WITH_LIARS
+    found: list[Cell] = []
+    kind = KINDS[0] if with_liars else part
+    federations = [dealt(kind, scale, seed, with_liars=with_liars) for seed in scale.seeds]
+    makers = {"table": lambda: table_methods(federations[0]), "liars": liar_methods}
+    built = makers.get(part, first_methods)()
+    chosen = attacks or {"table": tuple(ATTACKS), "liars": ("none", "large_noise", "sign_flip")}.get(
+        part, ("none",)
+    )
+    every = max(scale.rounds // 20, 1) if part == "liars" else 0
+    for name in methods or built:
+        for attack in chosen:
+            for seed, federation in zip(scale.seeds, federations, strict=True):
+                one = play(part, name, built[name], federation, attack, seed, scale.rounds, every)
+                tell(one)
+                found.append(one)
+    return found
