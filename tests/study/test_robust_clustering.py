@@ -80,6 +80,15 @@ def test_starts_are_near_the_truth_or_the_same_for_all():
     assert (anywhere == anywhere[0]).all()
 
 
+def test_draws_in_which_groups_share_a_truth_are_set_apart():
+    panel = synthetic.PANELS[2]
+
+    found = synthetic.draws(panel, 2), synthetic.draws(panel, 2, apart=False)
+
+    truths = [[len(np.unique(synthetic.world_of(panel, seed).truth, axis=0)) for seed in seeds] for seeds in found]
+    assert truths == [[16, 16], [15, 15]]
+
+
 def test_inner_rounds_on_blobs_follow_the_reference():
     path = blobs.paths(0.5, 40)
 
@@ -93,19 +102,17 @@ def ends(**changed):
     """Last errors of two draws as the other program has them; some of them changed."""
     panel = synthetic.PANELS[2]
     found = {name: np.full(2, panel.other[name]) for name in synthetic.NAMES}
-    found[rc._inner(80)] = found["known clusters"]
-    return panel, {**found, **{rc._inner(80) if name == "enough" else name: v for name, v in changed.items()}}
+    return panel, {**found, **changed}
 
 
 @pytest.mark.parametrize(
     ("changed", "unmet"),
     [
         ({}, []),
-        ({"enough": np.array([0.0093, 0.0096])}, ["k16-n4-enough"]),
         ({"Federated-Clustering": np.array([0.0186, 0.0100])}, ["k16-n4-ten"]),
         ({"alone": np.full(2, 0.3)}, ["k16-n4-alone-near"]),
     ],
-    ids=["fine", "one draw too far", "ten are enough", "another size"],
+    ids=["fine", "ten are enough", "another size"],
 )
 def test_bars_hold_every_draw_against_known_clusters(changed, unmet):
     rows = rc._panel_rows(*ends(**changed))
@@ -114,22 +121,49 @@ def test_bars_hold_every_draw_against_known_clusters(changed, unmet):
     assert len({row.id for row in rows}) == len(rows)
 
 
-def test_a_broken_run_meets_no_bar():
-    rows = rc._panel_rows(*ends(enough=np.array([0.0093, np.nan])))
+@pytest.mark.parametrize(
+    ("enough", "strangers", "met"),
+    [
+        ([1.01, 0.99], [0, 0], True),
+        ([1.01, 1.03], [0, 0], False),
+        ([1.01, 1.03], [0, 2], True),
+        ([1.0, np.nan], [0, 0], False),
+        ([1.0, 1.0], [1, 1], False),
+    ],
+    ids=["fine", "one draw too far", "too far with strangers", "broken", "strangers in all"],
+)
+def test_enough_inner_rounds_are_as_good_as_known_clusters_in_every_draw(enough, strangers, met):
+    panel, found = ends()
+    found[rc._inner(80)] = found["known clusters"] * np.array(enough)
 
-    assert {row.id: row.met for row in rows}["k16-n4-enough"] is False
+    rows = rc._enough_rows(panel, found, np.array(strangers))
+
+    assert rows[0].met is met
+    assert len(rows) == (2 if any(strangers) else 1)
+
+
+def test_strangers_are_counted_by_rounds(world):
+    """Keeping everybody is keeping strangers in all rounds; keeping a group's size of the nearest, in none."""
+    starts = synthetic.near_truth(world, 3)
+    everybody = synthetic.clustering(replace(PANEL, num_groups=1, size=6), 3)
+
+    assert synthetic.strangers(everybody, world, starts, 3, rounds=3) == 3
+    assert synthetic.strangers(synthetic.clustering(PANEL, 30), world, starts, 3, rounds=3) == 0
 
 
 def test_tables_are_written_and_drawn(tmp_path, monkeypatch):
     """With made-up curves, which are quick, and two kinds of blobs."""
     curve = np.geomspace(0.3, 0.01, 9)
     monkeypatch.setattr(synthetic, "errors", lambda *_: curve)
+    monkeypatch.setattr(synthetic, "strangers", lambda *_: 0)
     monkeypatch.setattr(blobs, "DEVIATIONS", (0.5, 4.0))
-    monkeypatch.setitem(rc.SCALES, "small", rc.Scale(2, 80, (1, 10, 80), 1, 4))
+    monkeypatch.setitem(rc.SCALES, "small", rc.Scale(2, 80, (1, 10, 80), 1, 1, 4))
 
     rows = reproduce("robust-clustering", out=tmp_path)
 
-    assert {"k4-n4-alone", "k16-n4-enough", "common-start-0", "blobs-4-50"} <= {row.id for row in rows}
+    assert {"k4-n4-alone", "k16-n4-enough", "common-start-0", "shared-corner", "blobs-4-50"} <= {
+        row.id for row in rows
+    }
     assert len(json.loads((tmp_path / "summary.json").read_text())) == len(rows)
     assert pl.read_csv(tmp_path / "regression.csv").height == 3 * 5 * 9
     assert pl.read_csv(tmp_path / "inner.csv").height == 2 * 3 * 2
@@ -146,12 +180,12 @@ def test_pictures_leave_out_tables_that_are_not_there(tmp_path):
 @pytest.mark.slow
 def test_sixteen_groups_need_more_than_ten_inner_rounds():
     """After 800 rounds, on one draw: as with known clusters after 80 inner rounds, half as good after ten."""
-    panel = synthetic.PANELS[2]
-    world = synthetic.world_of(panel, 0)
-    starts = synthetic.near_truth(world, 0)
+    panel, seed = synthetic.PANELS[2], 1
+    world = synthetic.world_of(panel, seed)
+    starts = synthetic.near_truth(world, seed)
 
     known, ten, enough = (
-        synthetic.errors(arm, world, starts, 0, 800)[-1]
+        synthetic.errors(arm, world, starts, seed, 800)[-1]
         for arm in (
             synthetic.arms(panel)["known clusters"],
             synthetic.clustering(panel, 10),

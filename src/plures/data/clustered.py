@@ -36,9 +36,10 @@ def cube_regression(
 ) -> World:
     """Clients k of group g = k mod q share coefficients, each of them 0 or ``radius``; their inputs are N(g, I).
 
-    With fewer ``rows`` than ``dim`` no client can find its coefficients alone, and a group together can. ``sigma`` is
-    the noise of targets. The model has no intercept. Valid and test rows are the unit vectors, so that their root
-    mean square error is the distance from the truth divided by sqrt(dim).
+    With fewer ``rows`` than ``dim`` no client can find its coefficients alone, and a group together can. Two groups may
+    draw the same corner: ``facts["num_truths"]`` says how many differ. ``sigma`` is the noise of targets. The model has
+    no intercept. Valid and test rows are the unit vectors, so that their root mean square error is the distance from
+    the truth divided by sqrt(dim).
     """
     _check_sizes(num_clients, num_groups, dim=dim, rows=rows)
     keys = jax.random.split(derive(root(seed), Purpose.DATA), 3)
@@ -52,7 +53,8 @@ def cube_regression(
     federation = _with_splits(
         [x, units, units], [y, truth, truth], group=group, title="regression with corners of a cube"
     )
-    return World(federation=federation, model=through_origin(dim), truth=truth, facts={"noise_rmse": sigma})
+    facts = {"noise_rmse": sigma, "num_truths": len(np.unique(corners, axis=0))}
+    return World(federation=federation, model=through_origin(dim), truth=truth, facts=facts)
 
 
 def through_origin(dim: int) -> Model:

@@ -90,7 +90,7 @@ def momentum_clustering(
     aggregate: str = "center",
     audit: int = 10,
     reassign: str = "audit",
-    num_starts: int = 8,
+    num_starts: int = 64,
     num_offered: int = 8,
 ) -> Method:
     """One of ``num_clusters`` models for every client, moved by the center of the momenta around it.

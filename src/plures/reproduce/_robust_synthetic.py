@@ -7,8 +7,9 @@ over clients. All but IFCA have the momentum b <- 0.1 v + 0.9 b, with b = v in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Any
 
 import jax
@@ -216,6 +217,19 @@ def world_of(panel: Panel, seed: int) -> World:
     return cube_regression(num_clients=panel.num_clients, num_groups=panel.num_groups, dim=DIM, seed=seed)
 
 
+def draws(panel: Panel, number: int, *, apart: bool = True) -> list[int]:
+    """The first seeds whose groups all have another truth, or with ``apart=False`` those where two share one.
+
+    Groups that draw the same corner are one cluster, and nothing tells them apart.
+    """
+    fits = (seed for seed in count() if (_num_truths(panel, seed) == panel.num_groups) is apart)
+    return list(islice(fits, number))
+
+
+def _num_truths(panel: Panel, seed: int) -> float:
+    return world_of(panel, seed).facts["num_truths"]
+
+
 def near_truth(world: World, seed: int) -> np.ndarray:
     """(groups, dim) where the clients of each group start."""
     number = world.federation.num_groups
@@ -232,19 +246,32 @@ def anywhere(world: World, seed: int) -> np.ndarray:
 
 def errors(arm: Arm, world: World, starts: np.ndarray, seed: int, rounds: int) -> np.ndarray:
     """(points,) the mean over clients of |w - truth| at the start and after every ``STEP`` rounds."""
-    federation = _alone(world.federation) if arm.alone else world.federation
     group = jnp.asarray(world.federation.group)
+    servers = _played(arm, world, starts, seed, rounds, STEP)
+    first = _distance(starts[world.federation.group], world)
+    return np.array([first, *(_distance(arm.read(server, group), world) for server in servers)])
+
+
+def strangers(arm: Arm, world: World, starts: np.ndarray, seed: int, rounds: int = 100) -> int:
+    """In how many of the first rounds a client of Federated-Clustering kept one of another group."""
+    group = world.federation.group
+    assert group is not None
+    others = group[:, None] != group[None]
+    return sum(bool((np.asarray(one.kept) & others).any()) for one in _played(arm, world, starts, seed, rounds, 1))
+
+
+def _played(arm: Arm, world: World, starts: np.ndarray, seed: int, rounds: int, step: int) -> Iterator[Any]:
+    """The server after every ``step`` rounds."""
+    federation = _alone(world.federation) if arm.alone else world.federation
     runner = prepare(arm.method, federation, settings=Settings(rounds=rounds, seed=seed))
     setup = runner.setup(runner.phases[0])
     state = first_state(arm.method, runner.key, federation.num_clients)
-    placed = arm.place(state.server, jnp.asarray(starts), group)
+    placed = arm.place(state.server, jnp.asarray(starts), jnp.asarray(world.federation.group))
     # Copied: the engine gives buffers away.
     state = state._replace(server=jax.tree.map(lambda leaf: leaf.copy(), placed))
-    found = [_distance(starts[world.federation.group], world)]
-    for _ in range(rounds // STEP):
-        state, _ = play(setup, runner.arrays, runner.places, runner.key, state, STEP)
-        found.append(_distance(arm.read(state.server, group), world))
-    return np.array(found)
+    for _ in range(rounds // step):
+        state, _ = play(setup, runner.arrays, runner.places, runner.key, state, step)
+        yield state.server
 
 
 def _distance(models: Any, world: World) -> float:
