@@ -1,6 +1,10 @@
-"""What all tests share: compiled programs are given back before a process holds too many of them."""
+"""What all tests share: programs are compiled quickly, and given back before a process holds too many of them."""
 
+import os
 from pathlib import Path
+
+# Test programs are small and run once: half of the time went into making them fast. Read when jax is imported.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 import jax
 import pytest

@@ -11,10 +11,17 @@ TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
 BENCHES: dict[str, Bench] = {}
 
 
-# One worker per subject: its checks share what was compiled.
-SUBJECTS = [
-    pytest.param(one, id=one.name, marks=pytest.mark.xdist_group(f"contract-{one.name}")) for one in subjects()
-]
+# The same functions as momentum_clustering.
+SLOW = {"myopic_clustering"}
+
+
+def marks(name):
+    """One worker per subject: its checks share what was compiled."""
+    group = pytest.mark.xdist_group(f"contract-{name}")
+    return [group, pytest.mark.slow] if name in SLOW else [group]
+
+
+SUBJECTS = [pytest.param(one, id=one.name, marks=marks(one.name)) for one in subjects()]
 
 
 @pytest.fixture(params=SUBJECTS, scope="module")

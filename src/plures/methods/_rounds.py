@@ -33,6 +33,15 @@ class Views(NamedTuple):
     key: Key
 
 
+class Near(NamedTuple):
+    """What the centers of a group find around them: collaboration weights, kept points, gap and spread."""
+
+    mix: Array  # (S, S)
+    kept: Array  # (S, S)
+    gap: Array  # (S,)
+    spread: Array  # (S,)
+
+
 class View(NamedTuple):
     """What the members of a group find at one model; S members, of whom only ``who`` shares that model."""
 
@@ -86,3 +95,15 @@ def united(server: Views) -> Views:
     first = jnp.where(moved, same.argmax(1), jnp.arange(len(moved)))
     models, memory = jax.tree.map(lambda leaf: leaf[first], combine(mix, (server.models, server.memory)))
     return server._replace(models=models, memory=memory)
+
+
+def mixed(mix: Array, points: Tree) -> Tree:
+    """The rows of ``mix`` applied to the points; mostly there is only one that is not zero."""
+    used = mix.sum(1) > 0
+
+    def single(mix: Array) -> Tree:
+        row = used.argmax()
+        one = combine(mix[row], points)
+        return jax.tree.map(lambda leaf, made: jnp.zeros_like(leaf).at[row].set(made), points, one)
+
+    return jax.lax.cond(used.sum() <= 1, single, lambda mix: combine(mix, points), mix)

@@ -85,20 +85,16 @@ def check_look(look: str) -> None:
 
 
 class Surroundings(NamedTuple):
-    """Of every center: the squared distance of the first point beyond its cluster, of all points, and A^2.
-
-    A^2 is the squared distance of the point it began with over the squared length of the center; it is meaningful
-    where there is a center for every point.
-    """
+    """Of every center: squared distances of the first point beyond its cluster, and of all; its squared length."""
 
     gap: Array  # (centers,)
     squares: Array  # (centers, points)
     length: Array  # (centers,)
 
-    @property
-    def spread(self) -> Array:
-        """(centers,) A^2 of each client, the center of its own neighborhood."""
-        return jnp.diagonal(self.squares) / jnp.maximum(self.length, 1e-30)
+    def spread(self, owner: Array) -> Array:
+        """(centers,) A^2: the squared distance of the point that each belongs to over its own squared length."""
+        own = jnp.take_along_axis(self.squares, owner[:, None], axis=1)[:, 0]
+        return own / jnp.maximum(self.length, 1e-30)
 
 
 def surroundings(points: Tree, weights: Array, mix: Array, kept: Array) -> Surroundings:

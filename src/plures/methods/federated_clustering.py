@@ -40,7 +40,7 @@ from plures.aggregate import Radius, as_radius, check_weighting, client_weights,
 from plures.aggregate.points import cleaned, combine, usable
 from plures.errors import BadValue, UnknownChoice
 from plures.methods._centers import losses_of
-from plures.methods._rounds import View, Views, distinct, divided, group_of, united
+from plures.methods._rounds import Near, View, Views, distinct, divided, group_of, mixed, united
 from plures.methods._views import (
     Slopes,
     aggregated,
@@ -208,10 +208,15 @@ def federated_clustering(
         def look_at(place: Array) -> View:
             slot = server.turn * width + place
             whose = jnp.where(slot < distinct(server), server.slots[:, jnp.minimum(slot, last)], -1)
+            if groups == 1:
+                only = view(server, slopes_at(place), weights, server.members[0], whose[0])
+                return jax.tree.map(lambda leaf: leaf[None], only)
             return jax.vmap(partial(view, server, slopes_at(place), weights))(server.members, whose)
 
         # Who goes with whom is found for the whole block at once, the steps model by model: those need more memory.
-        found = jax.vmap(look_at)(jnp.arange(width))
+        # A processor does better with one model after the other: it then skips centers that are not asked for.
+        one_by_one = groups == 1 and jax.default_backend() == "cpu"
+        found = jax.lax.map(look_at, jnp.arange(width)) if one_by_one else jax.vmap(look_at)(jnp.arange(width))
 
         def one(place: int | Array, server: Views) -> Views:
             return stepped(server, tree.at(found, place), slopes_at(place), weights)
@@ -224,11 +229,28 @@ def federated_clustering(
         inside, place = members < number, jnp.minimum(members, number - 1)
         own = jnp.where(inside, weights[place], 0.0)
         shown = seen_as(look, tree.at(slopes.params, place))
-        found = cluster(shown, weights=own)
-        near = surroundings(shown, own, found.weights, found.kept)
         mine = inside & (own > 0) & (server.alike[place] == whose)
-        mix = jnp.where(mine[:, None], found.weights, 0.0)
-        return View(jnp.where(mine, members, number), place, mix, found.kept & inside, near.gap, near.spread)
+
+        def every_center() -> Near:
+            found = cluster(shown, weights=own)
+            around = surroundings(shown, own, found.weights, found.kept)
+            return Near(found.weights, found.kept, around.gap, around.spread(jnp.arange(len(own))))
+
+        def one_center() -> Near:
+            row = mine.argmax()
+            found = cluster(shown, jax.tree.map(lambda leaf: leaf[row][None], shown), weights=own)
+            mix = found.weights.at[0, row].add(found.rest[0])
+            around = surroundings(shown, own, mix, found.kept)
+            one = Near(mix, found.kept, around.gap, around.spread(row[None]))
+            return jax.tree.map(
+                lambda leaf: jnp.zeros((len(own), *leaf.shape[1:]), leaf.dtype).at[row].set(leaf[0]), one
+            )
+
+        # Mostly one client alone has this model. Where all slots are mapped at once, both would be computed.
+        skips = groups == 1 and jax.default_backend() == "cpu"
+        near = jax.lax.cond(mine.sum() <= 1, one_center, every_center) if skips else every_center()
+        mix = jnp.where(mine[:, None], near.mix, 0.0)
+        return View(jnp.where(mine, members, number), place, mix, near.kept & inside, near.gap, near.spread)
 
     def steps_of(server: Views, slopes: Weights, weights: Array, found: View) -> Weights:
         """(members, ...) the steps of those of one group that share the model."""
@@ -237,7 +259,7 @@ def federated_clustering(
         clean = cleaned(points, usable(points, own))
         key = jax.random.fold_in(server.key, found.who.min())
         robust, fine = aggregated(average, clean, own, found.kept, found.who < number, found.place, key)
-        plain = _mixed(found.mix, clean)
+        plain = mixed(found.mix, clean)
         return jax.tree.map(lambda new, old: jnp.where(tree.along(fine, old), new, old), robust, plain)
 
     def stepped(server: Views, found: View, slopes: Weights, weights: Array) -> Views:
@@ -363,18 +385,6 @@ def federated_clustering(
         turns=turns,
         num_clusters=0,
     )
-
-
-def _mixed(mix: Array, points: Tree) -> Tree:
-    """The rows of ``mix`` applied to the points; mostly there is only one that is not zero."""
-    used = mix.sum(1) > 0
-
-    def single(mix: Array) -> Tree:
-        row = used.argmax()
-        one = combine(mix[row], points)
-        return jax.tree.map(lambda leaf, made: jnp.zeros_like(leaf).at[row].set(made), points, one)
-
-    return jax.lax.cond(used.sum() <= 1, single, lambda mix: combine(mix, points), mix)
 
 
 def _check(momentum: float, look: str, between: str, counts: Mapping[str, int]) -> None:

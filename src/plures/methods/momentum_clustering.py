@@ -39,7 +39,6 @@ from plures.aggregate import (
     as_radius,
     check_weighting,
     client_weights,
-    median,
     threshold_clustering,
 )
 from plures.aggregate.points import cleaned, combine, distances_to, usable
@@ -253,8 +252,9 @@ def momentum_clustering(
         """After everybody sent its slope at one model: how far each is from those who have it."""
         mine = jnp.where(server.label == server.turn, weights, 0.0)
         counts = usable(points.params, weights)
-        middle = jax.tree.map(lambda leaf: leaf[None], median(points.params, mine))
-        found = inside(len(weights))(points.params, middle, weights=weights)
+        # From last round's center: half of a cluster may be liars, so its median is no safe start.
+        begin = jax.tree.map(lambda leaf: leaf[server.turn][None], server.centers.params)
+        found = inside(len(weights))(points.params, begin, weights=weights)
         squares = jnp.square(distances_to(tree.at(found.centers, 0), cleaned(points.params, counts)))
         far = jnp.where(counts & (mine.sum() > 0), squares, -1.0)
         table = server.table.at[:, server.turn].set(far)

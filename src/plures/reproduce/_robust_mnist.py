@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -23,6 +24,7 @@ from plures.data import Federation, from_arrays
 from plures.data.partition.images import rotated
 from plures.data.sets.mnist_writers import mnist_writers
 from plures.engine import Run, Settings, prepare
+from plures.errors import BadFile
 from plures.keys import Purpose, derive, root
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
@@ -44,6 +46,8 @@ PLAN = Plan(epochs=1, batch=32, lr=0.1)
 WITH_LIARS = ("table", "liars")
 KINDS = ("private label", "rotation")
 INSIDE = "geometric_median"
+ALONE = "alone"
+SUBSET = 25  # clients that are compared with each other in the runs round by round, as in the published code
 
 ATTACKS: Mapping[str, Mapping[str, Any]] = {
     "none": {},
@@ -69,6 +73,41 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What is played of a part: how large, and which methods and attacks, all of them unless said."""
+
+    scale: Scale
+    methods: tuple[str, ...] | None = None
+    attacks: tuple[str, ...] | None = None
+
+
+def _small(clients: int) -> Scale:
+    return Scale(clients, (80, 20, 40), 12, (0,))
+
+
+PARTS: Mapping[str, Mapping[str, Part]] = {
+    "small": {
+        "private label": Part(_small(16), (ALONE, "FedAvg", "Federated-Clustering", "known groups")),
+        "rotation": Part(_small(16), ("FedAvg", "Federated-Clustering")),
+        "liars": Part(_small(15), ("FedAvg", "Federated-Clustering"), ("large_noise",)),
+        "table": Part(
+            _small(15),
+            ("Federated-Clustering, mean", "FedAvg, mean", "FedAvg, median"),
+            ("none", "large_noise", "sign_flip"),
+        ),
+    },
+    "full": {
+        "private label": Part(Scale(60, (200, 40, 100), 60, (0, 1))),
+        "rotation": Part(Scale(60, (200, 40, 100), 60, (0, 1))),
+        "liars": Part(Scale(100, (200, 40, 100), 60, (0,))),
+        "table": Part(Scale(50, (200, 40, 100), 60, (0, 1, 2))),
+    },
+}
+Name: TypeAlias = tuple[str, str, str, int]
+"""Part, method, attack and seed of a cell."""
+
+
+@dataclass(frozen=True)
 class Cell:
     """A method under an attack with one seed: scores of honest clients on their test rows."""
 
@@ -82,6 +121,11 @@ class Cell:
     curve: tuple[float, ...]  # mean on valid rows, evaluation by evaluation
     megabytes: float
     seconds: float
+
+    @property
+    def name(self) -> Name:
+        """What no two cells share."""
+        return self.part, self.method, self.attack, self.seed
 
 
 @cache
@@ -129,10 +173,9 @@ def attack_of(name: str) -> Attack | None:
     return found
 
 
-def table_methods(federation: Federation) -> dict[str, Method]:
+def table_methods(num_clients: int) -> dict[str, Method]:
     """What the table of attacks and defences compares."""
-    model, number = mlp((28, 28), 10, hidden=(HIDDEN,)), federation.num_clients
-    liars = round(SHARE * number)
+    model, liars = mlp((28, 28), 10, hidden=(HIDDEN,)), round(SHARE * num_clients)
     rules = {
         "mean": "mean",
         "median": "median",
@@ -155,7 +198,7 @@ def table_methods(federation: Federation) -> dict[str, Method]:
             model, plan=PLAN, num_clusters=GROUPS, radius=_radius(), alpha=0.3, aggregate=center
         )
         found[f"known groups, {word}"] = oracle(model, plan=PLAN, num_groups=GROUPS, aggregate=rule)
-    found["alone"] = local_only(model, plan=PLAN)
+    found[ALONE] = local_only(model, plan=PLAN)
     return found
 
 
@@ -168,7 +211,7 @@ def first_methods() -> dict[str, Method]:
     """What is compared without liars, as in Table 1 of the paper, with baselines as they should be."""
     model = mlp((28, 28), 10, hidden=(HIDDEN,))
     return {
-        "alone": local_only(model, plan=PLAN),
+        ALONE: local_only(model, plan=PLAN),
         "FedAvg": fedavg(model, plan=PLAN),
         "Ditto": ditto(model, plan=PLAN, lam=1.0),
         "IFCA": ifca(model, plan=PLAN, num_clusters=GROUPS),
@@ -184,15 +227,22 @@ def first_methods() -> dict[str, Method]:
     }
 
 
-def liar_methods() -> dict[str, Method]:
+def liar_methods(num_clients: int) -> dict[str, Method]:
     """What is compared round by round under two attacks, as in Figure 6 of the paper."""
-    model = mlp((28, 28), 10, hidden=(HIDDEN,))
+    model, groups = mlp((28, 28), 10, hidden=(HIDDEN,)), max(num_clients // SUBSET, 1)
     return {
         "FedAvg": fedavg(model, plan=PLAN),
         "FedAvg, geometric median": fedavg(model, plan=PLAN, aggregate="geometric_median"),
-        "Federated-Clustering": federated_clustering(model, plan=PLAN, radius=_radius(), groups=5),
+        "Federated-Clustering": federated_clustering(model, plan=PLAN, radius=_radius(), groups=groups),
         "known groups": oracle(model, plan=PLAN, num_groups=GROUPS),
     }
+
+
+def methods_of(part: str, num_clients: int) -> dict[str, Method]:
+    """What is compared in a part."""
+    if part == "table":
+        return table_methods(num_clients)
+    return liar_methods(num_clients) if part == "liars" else first_methods()
 
 
 def play(
@@ -242,11 +292,18 @@ def saved(file: Path, cells: Iterable[Cell]) -> None:
 
 
 def loaded(file: Path) -> list[Cell]:
-    """The cells of a file."""
+    """The cells of a file; of those that were played more than once, the last."""
     if not file.exists():
         return []
-    rows = (json.loads(line) for line in file.read_text().splitlines())
-    return [Cell(**{**row, "curve": tuple(row["curve"])}) for row in rows]
+    found = {}
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        try:
+            row = json.loads(line)
+            one = Cell(**{**row, "curve": tuple(row["curve"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadFile(f"{file}, line {number}, is no cell: {error}") from error
+        found[one.name] = one
+    return list(found.values())
 
 
 def play_part(
@@ -255,23 +312,33 @@ def play_part(
     *,
     methods: Sequence[str] | None = None,
     attacks: Sequence[str] | None = None,
+    known: Collection[Name] = (),
     tell: Callable[[Cell], None],
 ) -> list[Cell]:
-    """All cells of a part: "table" (attacks and defences), "liars" (round by round), or a kind without liars."""
+    """All cells of a part: "table" (attacks and defences), "liars" (round by round), or a kind without liars.
+
+    Those that are ``known`` are left out, and if all are, no file is opened.
+    """
+    built = methods_of(part, scale.clients)
+    names = _wanted(part, methods or built, attacks or _attacks(part), scale.seeds)
+    wanted = [name for name in names if name not in known]
     with_liars = part in WITH_LIARS
-    found: list[Cell] = []
     kind = KINDS[0] if with_liars else part
-    federations = [dealt(kind, scale, seed, with_liars=with_liars) for seed in scale.seeds]
-    makers = {"table": lambda: table_methods(federations[0]), "liars": liar_methods}
-    built = makers.get(part, first_methods)()
-    chosen = attacks or {"table": tuple(ATTACKS), "liars": ("none", "large_noise", "sign_flip")}.get(
-        part, ("none",)
-    )
+    federations = {seed: dealt(kind, scale, seed, with_liars=with_liars) for seed in {name[3] for name in wanted}}
     every = max(scale.rounds // 20, 1) if part == "liars" else 0
-    for name in methods or built:
-        for attack in chosen:
-            for seed, federation in zip(scale.seeds, federations, strict=True):
-                one = play(part, name, built[name], federation, attack, seed, scale.rounds, every)
-                tell(one)
-                found.append(one)
+    found: list[Cell] = []
+    for _, method, attack, seed in wanted:
+        found.append(play(part, method, built[method], federations[seed], attack, seed, scale.rounds, every))
+        tell(found[-1])
     return found
+
+
+def _attacks(part: str) -> Sequence[str]:
+    return {"table": tuple(ATTACKS), "liars": ("none", "large_noise", "sign_flip")}.get(part, ("none",))
+
+
+def _wanted(part: str, methods: Iterable[str], attacks: Iterable[str], seeds: Iterable[int]) -> Iterator[Name]:
+    """Every cell once; who trains alone uploads nothing, so that attacks make no difference."""
+    for method, attack, seed in product(methods, attacks, seeds):
+        if method != ALONE or attack == "none":
+            yield part, method, attack, seed
