@@ -32,18 +32,25 @@ NUMBERS = ("accuracy", "loss", "worst_decile", "worst_loss", "recovery", "megaby
 Seeds: TypeAlias = Mapping[int, Cell]
 
 
-def section(cells: Sequence[Cell], out: Path, part: str, *, held: bool) -> list[Row]:
-    """The table of a part is written, and its rows are returned; ``held`` to bars."""
-    mine = [cell for cell in cells if cell.part == part]
-    if part == "table":
-        attack_table(mine).write_csv(out / "attacks.csv")
-        return attack_rows(mine, held=held)
-    if part == "liars":
-        liar_table(mine).write_csv(out / "liars.csv")
-        return liar_rows(mine)
+def written(cells: Sequence[Cell], out: Path, *, rounds: int, held: bool) -> list[Row]:
+    """The rows of all parts that were played, ``held`` to bars; their tables are written.
+
+    ``rounds`` is how long the runs of the part "liars" are.
+    """
     kinds = [cell for cell in cells if cell.part in KINDS]
-    group_table(kinds).write_csv(out / "groups.csv")
-    return group_rows(mine)
+    liars = [cell for cell in cells if cell.part == "liars"]
+    table = [cell for cell in cells if cell.part == "table"]
+    rows: list[Row] = []
+    if kinds:
+        group_table(kinds).write_csv(out / "groups.csv")
+        rows += [row for kind in KINDS for row in group_rows([cell for cell in kinds if cell.part == kind])]
+    if liars:
+        liar_table(liars, rounds).write_csv(out / "liars.csv")
+        rows += liar_rows(liars)
+    if table:
+        attack_table(table).write_csv(out / "attacks.csv")
+        rows += attack_rows(table, held=held)
+    return rows
 
 
 def by_name(cells: Iterable[Cell]) -> dict[tuple[str, str], dict[int, Cell]]:
@@ -60,22 +67,23 @@ def attack_table(cells: Sequence[Cell]) -> pl.DataFrame:
     Losses are over the seeds that both have. Who trains alone uploads nothing: its line without liars is the only one.
     """
     named = by_name(cells)
-    methods = [name for name in dict.fromkeys(method for method, _ in named)]
     lines = [
         _line(method, attack, named[method, attack], named.get((method, "none"), {}))
-        for method in sorted(methods, key=_place)
+        for method in sorted({method for method, _ in named}, key=_place)
         for attack in ATTACKS
         if (method, attack) in named and (method != ALONE or attack == "none")
     ]
     return _table(lines)
 
 
-def _place(method: str) -> tuple[int, str]:
-    """Personalized methods first, then known groups, training alone, and one model for all."""
+def _place(method: str) -> tuple[int, bool, str]:
+    """Personalized methods first, then known groups, training alone, and one model for all; plain means first."""
+    robust = not method.endswith(", mean")
     if method in PERSONAL:
-        return PERSONAL.index(method), method
+        return PERSONAL.index(method), robust, method
     rest = ("known groups", ALONE, "FedAvg")
-    return len(PERSONAL) + [method.startswith(name) for name in rest].index(True), method
+    where = next((place for place, name in enumerate(rest) if method.startswith(name)), len(rest))
+    return len(PERSONAL) + where, robust, method
 
 
 def _line(method: str, attack: str, cells: Seeds, free: Seeds) -> dict[str, Any]:
@@ -186,18 +194,16 @@ def group_rows(cells: Sequence[Cell]) -> list[Row]:
     return rows
 
 
-def liar_table(cells: Sequence[Cell]) -> pl.DataFrame:
-    """A line per method, attack and point in time: mean and range over seeds, on valid rows.
-
-    ``share`` of the rounds are played: cells keep their points in equal steps.
-    """
+def liar_table(cells: Sequence[Cell], rounds: int) -> pl.DataFrame:
+    """A line per method, attack and point in time, in equal steps: mean and range over seeds, on valid rows."""
     lines = []
     for (method, attack), seeds in by_name(cells).items():
         curves = 100 * np.array([cell.curve for cell in seeds.values()])
         for place, column in enumerate(curves.T):
             spread = {"accuracy": column.mean(), "low": column.min(), "high": column.max()}
-            lines.append({"method": method, "attack": attack, "share": (place + 1) / len(curves.T), **spread})
-    numbers = dict.fromkeys(("share", "accuracy", "low", "high"), pl.Float64)
+            when = {"round": rounds * (place + 1) / len(curves.T)}
+            lines.append({"method": method, "attack": attack, **when, **spread})
+    numbers = dict.fromkeys(("round", "accuracy", "low", "high"), pl.Float64)
     return pl.DataFrame(lines, schema={"method": pl.String, "attack": pl.String, **numbers})
 
 

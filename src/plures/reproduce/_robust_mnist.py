@@ -82,7 +82,7 @@ class Part:
 
 
 def _small(clients: int) -> Scale:
-    return Scale(clients, (80, 20, 40), 12, (0,))
+    return Scale(clients, (64, 20, 40), 12, (0,))
 
 
 PARTS: Mapping[str, Mapping[str, Part]] = {
@@ -93,7 +93,7 @@ PARTS: Mapping[str, Mapping[str, Part]] = {
         "table": Part(
             _small(15),
             ("Federated-Clustering, mean", "FedAvg, mean", "FedAvg, median"),
-            ("none", "large_noise", "sign_flip"),
+            ("none", "large_noise"),
         ),
     },
     "full": {
@@ -161,7 +161,7 @@ def dealt(kind: str, scale: Scale, seed: int, *, with_liars: bool) -> Federation
 
 def honest(num_clients: int, *, with_liars: bool) -> NDArray[np.bool_]:
     """(clients,) who never lies: they are scored, in the run without an attack too."""
-    liars = byzantine_uids(num_clients, share=SHARE) if with_liars else []
+    liars: Sequence[int] | NDArray[Any] = byzantine_uids(num_clients, share=SHARE) if with_liars else ()
     return ~np.isin(np.arange(num_clients), liars)
 
 
@@ -175,7 +175,8 @@ def attack_of(name: str) -> Attack | None:
 
 def table_methods(num_clients: int) -> dict[str, Method]:
     """What the table of attacks and defences compares."""
-    model, liars = mlp((28, 28), 10, hidden=(HIDDEN,)), round(SHARE * num_clients)
+    model = mlp((28, 28), 10, hidden=(HIDDEN,))
+    liars = round(SHARE * num_clients)
     rules = {
         "mean": "mean",
         "median": "median",

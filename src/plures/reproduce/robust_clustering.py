@@ -1,4 +1,4 @@
-"""Robust clustering: the synthetic regression, the number of inner rounds, and blobs.
+"""Robust clustering: the synthetic regression, the number of inner rounds, blobs, and digits with and without liars.
 
 Werner, He, Jordan, Jaggi, Karimireddy, arXiv 2306.08393. What is called published is read off the paper's figures.
 Several of its curves come from defects of the published code, so a row is held against algebra, against the known
@@ -8,15 +8,18 @@ figure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
+from plures.errors import BadFile
 from plures.registry import reproduction
 from plures.reproduce import _robust_blobs as blobs
+from plures.reproduce import _robust_cells as tables
+from plures.reproduce import _robust_mnist as mnist
 from plures.reproduce import _robust_synthetic as synthetic
 from plures.study.reproduce import Row, at_least, at_most, within
 
@@ -26,7 +29,8 @@ Tell = Callable[[str], None]
 class Scale(NamedTuple):
     """How much is played: draws of the regression and rounds, which inner rounds, and draws of all else.
 
-    ``common``: everybody starts at one model. ``shared``: two groups have the same truth.
+    ``common``: everybody starts at one model. ``shared``: two groups have the same truth. ``digits``: the parts on
+    MNIST; their cells are kept in the file ``kept``. ``held``: to bars on attacks, for which small runs are too short.
     """
 
     draws: int
@@ -35,11 +39,32 @@ class Scale(NamedTuple):
     common: int
     shared: int
     blobs: int
+    digits: Mapping[str, mnist.Part] = {}
+    kept: str = "cells.jsonl"
+    held: bool = False
 
 
 SCALES = {
-    "small": Scale(draws=1, rounds=800, inner=(1, 10, 80), common=1, shared=0, blobs=40),
-    "full": Scale(draws=5, rounds=800, inner=synthetic.INNER, common=3, shared=1, blobs=400),
+    "small": Scale(
+        draws=1,
+        rounds=800,
+        inner=(10, 80),
+        common=0,
+        shared=0,
+        blobs=40,
+        digits=mnist.PARTS["small"],
+        kept="cells-small.jsonl",
+    ),
+    "full": Scale(
+        draws=5,
+        rounds=800,
+        inner=synthetic.INNER,
+        common=3,
+        shared=1,
+        blobs=400,
+        digits=mnist.PARTS["full"],
+        held=True,
+    ),
 }
 KNOWN, FOUND, ALONE, CHOSEN, ALL = synthetic.NAMES
 ENOUGH = 80  # inner rounds after which nothing of the own slope is left: (1 - 1/16)^80 < 0.6 %
@@ -48,7 +73,7 @@ BY_INNER = ("k4-n4", "k16-n4")
 
 @reproduction(name="robust-clustering", title="Robust clustering", paper="arXiv:2306.08393")
 def robust_clustering(*, scale: str, out: Path, tell: Tell) -> list[Row]:
-    """Federated-Clustering against known clusters on a synthetic regression, and inner rounds on blobs."""
+    """Federated-Clustering against known clusters, inner rounds on blobs, and attacks against defences on digits."""
     rows = [row for section in SECTIONS for row in section(SCALES[scale], out, tell)]
     from plures.report import robust
 
@@ -241,6 +266,32 @@ def _blobs(scale: Scale, out: Path, tell: Tell) -> list[Row]:
     return rows
 
 
-# A section is a function of (scale, out, tell) that writes its tables and returns its rows. Those of the digits are
-# functions of _robust_mnist, and join here.
-SECTIONS = (_regression, _common_start, _shared_corner, _blobs)
+def _digits(scale: Scale, out: Path, tell: Tell) -> list[Row]:
+    """Groups of digits (Table 1), liars round by round (Figure 6), and attacks against defences.
+
+    A cell that was played into the folder already is read.
+    """
+    if not scale.digits:
+        return []
+    file = out / scale.kept
+    known = {cell.name for cell in mnist.loaded(file)}
+    if known:
+        tell(f"digits: {len(known)} cells read from {file.name}")
+
+    def keep(cell: mnist.Cell) -> None:
+        mnist.saved(file, [cell])
+        what = f"digits, {cell.part}, {cell.method}, attack {cell.attack}, seed {cell.seed}"
+        tell(f"{what}: {100 * cell.mean:.1f} % ({cell.seconds:.0f} s)")
+
+    try:
+        for name, part in scale.digits.items():
+            mnist.play_part(name, part.scale, methods=part.methods, attacks=part.attacks, known=known, tell=keep)
+    except BadFile as error:
+        tell(f"digits: {error}")
+        return [Row("digits", "mnist-writers is not there", float("nan"), None, "the digits are played", False)]
+    rounds = scale.digits["liars"].scale.rounds
+    return tables.written(mnist.loaded(file), out, rounds=rounds, held=scale.held)
+
+
+# A section is a function of (scale, out, tell) that writes its tables and returns its rows.
+SECTIONS = (_regression, _common_start, _shared_corner, _blobs, _digits)
