@@ -12,7 +12,7 @@ from plures import run, tree
 from plures.data.worlds import linear_clusters, mean_estimation
 from plures.errors import BadValue, MethodWarning, UnknownChoice
 from plures.methods._rounds import distinct, divided, group_of, united
-from plures.methods._views import clusters_of, doubts, first_alike, noise_at, seen_as
+from plures.methods._views import Slopes, clusters_of, doubts, first_alike, noise_at, seen_as
 from plures.methods.federated_clustering import federated_clustering
 from plures.models.mlp import mlp
 from plures.types import Attack, Data, Plan, Rows, Weights
@@ -109,6 +109,31 @@ def test_rounds_in_between_send_one_slope_and_use_the_weights_of_the_last_compar
     # A ball for all: weights are 1/6 each. In the second round slopes are taken at equal models: as always.
     np.testing.assert_allclose(points(result), np.tile(0.75 * MEANS.mean(0), (6, 1)), atol=1e-5)
     assert result.state.turns.tolist() == [2] * 6
+
+
+def test_in_between_the_weights_of_who_is_absent_go_to_the_others():
+    result = run(fc(every=2, block=1), WORLD.federation, rounds=1, cohort=4)
+    server, first = result.state.server, np.asarray(result.state.visits) > 0
+    later = np.array([0, 1, 2, 3])
+    slopes = Weights({"point": jnp.asarray((points(result) - MEANS)[later][:, None])})
+
+    after = fc(every=2, block=1).merge(server, Slopes(slopes, jnp.zeros((4, 1))), jnp.ones(4), jnp.asarray(later))
+
+    there = np.isin(np.arange(6), later)
+    weights = np.where(first[:, None], first[None] * 1.0, np.eye(6)) * there
+    weights = weights / np.maximum(weights.sum(1, keepdims=True), 1e-9)
+    expected = points(result) - 0.5 * there[:, None] * (weights @ (points(result) - MEANS))
+    np.testing.assert_allclose(after.models.params["point"], expected, atol=1e-5)
+
+
+def test_a_client_without_rows_is_served_like_a_newcomer():
+    offer = fc().offer
+    server = fc().start(jax.random.key(0), 6)
+    server = server._replace(steps=jnp.array([1, 1, 0, 1, 1, 1]), label=jnp.array([3, 3, 2, 3, 3, 5]))
+
+    assert bool(offer(server, jnp.asarray(1)).known)
+    assert not bool(offer(server, jnp.asarray(2)).known)
+    assert int(offer(server, jnp.asarray(2)).labels[0]) == 3  # the largest cluster comes first
 
 
 def test_local_rounds_in_between_leave_momentum_out_but_feed_it():

@@ -10,7 +10,7 @@ import pytest
 from plures import run, tree
 from plures.data.worlds import linear_clusters, mean_estimation
 from plures.errors import BadValue, UnknownChoice
-from plures.methods._momenta import nearest, seeded
+from plures.methods._momenta import Told, nearest, seeded
 from plures.methods.momentum_clustering import momentum_clustering
 from plures.types import Attack, Plan, Weights
 
@@ -73,8 +73,25 @@ def test_an_audit_puts_a_client_back_where_it_belongs(audited):
     result = run(replace(method, start=lambda key, number: wrong._replace(key=key)), CLUSTERS.federation, rounds=1)
 
     np.testing.assert_array_equal(result.state.server.label, label)
-    # It forgot the momentum it had: one slope is in it.
-    assert result.state.private.slopes.tolist()[0] == 1
+
+
+def test_who_is_moved_by_an_audit_forgets_its_momentum():
+    """Slopes at model k are 0 for its cluster and far away for the others; client 5 is in the wrong one."""
+    method = mc(audit=3)
+    server = method.start(jax.random.key(0), 12)
+    server = server._replace(label=jnp.arange(12) % 3, round=jnp.asarray(3))
+    belongs = np.arange(12) % 3
+    belongs[5] = 0
+    flat = jax.tree.map(lambda leaf: jnp.zeros((12, *leaf.shape[1:])), server.models)
+    for k in range(3):
+        far = 100.0 * (belongs != k)
+        points = jax.tree.map(lambda leaf, far=far: leaf + tree.along(jnp.asarray(far), leaf), flat)
+        server = method.merge(server, Told(points, jnp.zeros(12)), jnp.ones(12), jnp.arange(12))
+
+    np.testing.assert_array_equal(server.label, belongs)
+    assert np.flatnonzero(server.moved).tolist() == [5]
+    assert bool(method.send(server, jnp.asarray(5)).forget)
+    assert not bool(method.send(server, jnp.asarray(4)).forget)
 
 
 def test_without_audits_nobody_moves_between_clusters():

@@ -2,18 +2,24 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
 from plures.data.clustered import cube_regression
+from plures.errors import BadFile
 from plures.report import robust
 from plures.reproduce import _robust_blobs as blobs
+from plures.reproduce import _robust_cells as tables
+from plures.reproduce import _robust_mnist as mnist
 from plures.reproduce import _robust_synthetic as synthetic
 from plures.reproduce import robust_clustering as rc
 from plures.study.reproduce import reproduce
 
+DOCS = Path(__file__).parents[2] / "docs"
+FOUND, MOMENTA = "Federated-Clustering, mean", "Momentum-Clustering, mean"
 PANEL = replace(synthetic.PANELS[0], name="tiny", num_groups=2, size=3, lr=0.05)
 
 
@@ -175,6 +181,192 @@ def test_pictures_leave_out_tables_that_are_not_there(tmp_path):
     robust.pictures(tmp_path)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def played(method, attack="none", seed=0, mean=0.9, part="table", curve=(0.5, 0.9), recovery=None):
+    return mnist.Cell(part, method, attack, seed, mean, mean - 0.05, recovery, tuple(curve), 100.0, 1.0)
+
+
+def test_of_cells_that_were_played_twice_the_last_is_read(tmp_path):
+    file = tmp_path / "cells.jsonl"
+
+    mnist.saved(file, [played(FOUND, mean=0.1), played(MOMENTA)])
+    mnist.saved(file, [played(FOUND, mean=0.8)])
+
+    assert {cell.method: cell.mean for cell in mnist.loaded(file)} == {FOUND: 0.8, MOMENTA: 0.9}
+
+
+def test_a_damaged_line_is_named(tmp_path):
+    file = tmp_path / "cells.jsonl"
+    mnist.saved(file, [played(FOUND)])
+    file.write_text(file.read_text() + '{"part": "table"}\n')
+
+    with pytest.raises(BadFile, match="line 2, is no cell"):
+        mnist.loaded(file)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Runs that cost nothing, with a note of what was played; no data are opened."""
+    asked = []
+
+    def play(part, name, method, federation, attack, seed, rounds, every):
+        asked.append((name, attack, seed))
+        return played(name, attack, seed, part=part)
+
+    monkeypatch.setattr(mnist, "play", play)
+    monkeypatch.setattr(mnist, "dealt", lambda *_, **__: None)
+    return asked
+
+
+DIGITS = {
+    "private label": mnist.Part(mnist.Scale(8, (4, 2, 2), 2, (0,)), ("alone",)),
+    "liars": mnist.Part(mnist.Scale(10, (4, 2, 2), 2, (0, 1)), ("FedAvg",), ("sign_flip",)),
+    "table": mnist.Part(mnist.Scale(10, (4, 2, 2), 2, (0,)), ("alone", FOUND), ("none", "ipm")),
+}
+SMALL = rc.Scale(1, 10, (10,), 0, 0, 4, digits=DIGITS)
+
+
+def test_every_cell_is_played_once_and_kept(quick, tmp_path):
+    """Who trains alone uploads nothing: it is played without liars only."""
+    mnist.saved(tmp_path / "cells.jsonl", [played("FedAvg", "sign_flip", 1, part="liars")])
+    said = []
+
+    first = rc._digits(SMALL, tmp_path, said.append)
+    again = rc._digits(SMALL, tmp_path, said.append)
+
+    table = [("alone", "none", 0), (FOUND, "none", 0), (FOUND, "ipm", 0)]
+    assert quick == [("alone", "none", 0), ("FedAvg", "sign_flip", 0), *table]
+    assert first == again
+    assert len(mnist.loaded(tmp_path / "cells.jsonl")) == 6
+    assert said[0] == "digits: 1 cells read from cells.jsonl"
+
+
+def test_without_data_one_line_says_so_and_the_row_is_unmet(quick, monkeypatch, tmp_path):
+    def missing(*_, **__):
+        raise BadFile("mnist_by_writer.npz is not there; set PLURES_DATA")
+
+    monkeypatch.setattr(mnist, "dealt", missing)
+    said = []
+
+    rows = rc._digits(SMALL, tmp_path, said.append)
+
+    assert said == ["digits: mnist_by_writer.npz is not there; set PLURES_DATA"]
+    assert [row.met for row in rows] == [False]
+
+
+@pytest.mark.parametrize("scale", ["small", "full"])
+def test_parts_name_methods_and_attacks_that_there_are(scale):
+    for name, part in mnist.PARTS[scale].items():
+        assert set(part.methods or ()) <= set(mnist.methods_of(name, part.scale.clients))
+        assert set(part.attacks or ()) <= set(mnist.ATTACKS)
+
+
+def test_losses_are_over_the_seeds_that_both_runs_have():
+    cells = [played(FOUND, "none", 0, 0.9), played(FOUND, "none", 1, 0.8)]
+    cells += [played(FOUND, "ipm", 1, 0.7), played(FOUND, "edge", 5, 0.7), played("alone"), played("alone", "ipm")]
+
+    table = tables.attack_table(cells)
+
+    lines = {(row["method"], row["attack"]): row for row in table.iter_rows(named=True)}
+    assert list(lines) == [(FOUND, "none"), (FOUND, "ipm"), (FOUND, "edge"), ("alone", "none")]
+    assert lines[FOUND, "none"]["accuracy"] == pytest.approx(85)
+    assert lines[FOUND, "none"]["seeds"] == 2
+    assert lines[FOUND, "ipm"]["loss"] == pytest.approx(10)
+    assert lines[FOUND, "edge"]["loss"] is None
+
+
+def under_attack(losses, method=FOUND, seeds=(0, 1)):
+    """A method's cells without liars, at 90 %, and under attacks that take so many points."""
+    free = [played(method, "none", seed) for seed in seeds]
+    return free + [played(method, name, seed, 0.9 - by / 100) for name, by in losses.items() for seed in seeds]
+
+
+FINE = dict.fromkeys(tables.HELD, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("cells", "unmet"),
+    [
+        (under_attack(FINE), []),
+        (under_attack({**FINE, "ipm": 1.2}), ["attack-ipm", "attack-all"]),
+        (under_attack({**FINE, "ipm": 5}) + under_attack({**FINE, "alie": 5}, MOMENTA), ["attack-all"]),
+        (
+            under_attack({**FINE, "ipm": 5}) + under_attack(FINE, MOMENTA, seeds=(0,)),
+            ["attack-ipm", "attack-all"],
+        ),
+        (under_attack({**FINE, "ipm": 5}) + under_attack(FINE, "known groups, mean"), ["attack-ipm", "attack-all"]),
+        (under_attack({"large_noise": 0.5}), ["attack-sign-flip", "attack-ipm", "attack-alie", "attack-all"]),
+        ([played("alone")], ["attack-large-noise", "attack-sign-flip", "attack-ipm", "attack-alie", "attack-all"]),
+    ],
+    ids=["fine", "too much", "one for each", "fewer seeds", "told the groups", "not played", "nobody"],
+)
+def test_the_best_personalized_method_may_lose_a_point(cells, unmet):
+    rows = tables.attack_rows(cells, held=True)
+
+    assert [row.id for row in rows if not row.met] == unmet
+    assert len(rows) == 5
+
+
+def test_rows_name_the_best_method_under_each_attack():
+    cells = under_attack({**FINE, "ipm": 5}) + under_attack({**FINE, "alie": 0.9, "large_noise": 3}, MOMENTA)
+
+    rows = {row.id: row for row in tables.attack_rows(cells, held=True)}
+
+    assert MOMENTA in rows["attack-ipm"].what
+    assert FOUND in rows["attack-alie"].what
+    assert f"{MOMENTA} under large_noise" in rows["attack-all"].what
+    assert rows["attack-all"].ours == pytest.approx(3)
+
+
+def test_small_runs_are_held_to_no_bar():
+    rows = tables.attack_rows(under_attack({"ipm": 50}), held=False)
+
+    assert [row.id for row in rows] == ["attack-ipm", "attack-all"]
+    assert all(row.bar is None for row in rows)
+
+
+def test_tables_of_the_digits_are_written_and_drawn(tmp_path):
+    cells = [*under_attack(FINE), played("HypCluster, mean", recovery=0.5), played("alone")]
+    cells += [played("FedAvg", attack, part="liars") for attack in ("none", "ipm")]
+    cells += [played("FedAvg", part=kind, seed=seed) for kind in mnist.KINDS for seed in (0, 1)]
+
+    rows = tables.written(cells, tmp_path, rounds=10, held=True)
+    robust.pictures(tmp_path)
+
+    assert {"private-label-fedavg", "rotation-fedavg", "liars-ipm-fedavg", "attack-all"} <= {row.id for row in rows}
+    assert pl.read_csv(tmp_path / "groups.csv")["seeds"].to_list() == [2, 2]
+    assert pl.read_csv(tmp_path / "liars.csv")["round"].to_list() == [5, 10, 5, 10]
+    for name in ("liars", "attacks", "attacks-worst", "attacks-clusters"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 5_000
+
+
+def test_methods_without_clusters_have_no_picture_of_them(tmp_path):
+    tables.written([played("FedAvg, mean")], tmp_path, rounds=10, held=False)
+
+    robust.pictures(tmp_path)
+
+    assert {file.name for file in tmp_path.iterdir()} == {"attacks.csv", "attacks.png", "attacks-worst.png"}
+
+
+def test_parts_that_were_not_played_leave_no_tables(tmp_path):
+    rows = tables.written([], tmp_path, rounds=10, held=True)
+
+    assert rows == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_says_what_the_cells_say():
+    """Every number of the table of attacks, and every dash; and the table beside it is that of the cells."""
+    cells = [cell for cell in mnist.loaded(DOCS / "robust-clustering" / "cells.jsonl") if cell.part == "table"]
+    table = tables.attack_table(cells)
+
+    told = {(row["method"], row["attack"]): f"{row['accuracy']:.1f}" for row in table.iter_rows(named=True)}
+    page = (DOCS / "robust-clustering.md").read_text().split("| accuracy in % |")[1].split("\n\n")[0]
+    lines = [[word.strip() for word in line.strip("|").split("|")] for line in page.splitlines()[2:]]
+    shown = {(name, at): cell for name, *row in lines for at, cell in zip(robust.SHOWN, row, strict=True)}
+    assert {key: cell for key, cell in shown.items() if cell != "-"} == told
+    assert table.equals(pl.read_csv(DOCS / "robust-clustering" / "attacks.csv", schema=table.schema))
 
 
 @pytest.mark.slow

@@ -204,9 +204,10 @@ def tell_forecasts(study: Study, methods: Sequence[str], seen: Federation) -> li
     found: list[str] = []
     for name, ahead in forecasts(methods, seen, study.model, study.plan.build(), study.all_channels(seen)).items():
         say(f"{name}: {ahead.cost}", style="dim")
-        for warning in ahead.warnings:
-            say(f"warning: {name}: {warning}", style="yellow")
-        found += ahead.warnings
+        warned = [f"{name}: {warning}" for warning in ahead.warnings]
+        for warning in warned:
+            say(f"warning: {warning}", style="yellow")
+        found += warned
     return found
 
 

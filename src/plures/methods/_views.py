@@ -18,7 +18,7 @@ from plures.types import Batch, Data, Info, Key, Model, Plan, Tree, Weights
 
 LOOKS = ("euclidean", "cosine", "layers")
 CLEAR = 3.0  # clusters whose gap is below so many deviations can hardly be told apart
-GIGABYTE = 1e9
+UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 class Slopes(NamedTuple):
@@ -213,7 +213,8 @@ def doubts(noise: Array, gap: Array, spread: Array) -> list[str]:
 
 def sizes_told(number: float) -> str:
     """A number of bytes in words."""
-    return f"{number / GIGABYTE:.3g} GB" if number >= GIGABYTE / 10 else f"{number / 1e6:.3g} MB"
+    unit, size = next((one for one in UNITS if number >= one[1] / 10), UNITS[-1])
+    return f"{number / size:.3g} {unit}"
 
 
 def radius_warnings(rule: Radius, num_points: int, group_sizes: Sequence[int], groups: int = 1) -> tuple[str, ...]:

@@ -360,13 +360,13 @@ def federated_clustering(
     def forecast(num_clients: int, group_sizes: Sequence[int]) -> Forecast:
         places = -(-num_clients // groups)
         width = width_of(places)
-        copies = 1 + bool(momentum) + 2 * width
-        said = (
-            f"N={num_clients} clients need {sizes_told(copies * num_clients * size)} for models and slopes "
-            f"({sizes_told(num_clients * places * size)} if all slopes were kept at once) and "
-            f"{num_clients * places:,} slopes per round"
+        need = (1 + bool(momentum) + 2 * width) * num_clients * size
+        whole = num_clients * places * size
+        spared = f" ({sizes_told(whole)} if all slopes were kept at once)" if whole > need else ""
+        said = f"N={num_clients} clients need {sizes_told(need)} for models and slopes{spared} and "
+        return Forecast(
+            f"{said}{num_clients * places:,} slopes per round", radius_warnings(rule, places, group_sizes, groups)
         )
-        return Forecast(said, radius_warnings(rule, places, group_sizes, groups))
 
     return Method(
         model=model,

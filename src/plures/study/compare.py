@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from plures._version import __version__
 from plures.data import Federation
 from plures.engine import Progress, Run, Settings, Threat, prepare
 from plures.engine.liars import attacks_in, bound, byzantine, check_liars, forecast_of, threat_of
-from plures.errors import BadData, BadFile, BadValue
+from plures.errors import BadData, BadFile, BadValue, MethodWarning
 from plures.study.spec import build_method, build_model, default_model
 from plures.study.statistics import bootstrap, over_seeds, share_worse, worst_decile
 from plures.types import Channel, Forecast, Method, Model, Plan
@@ -161,7 +162,7 @@ def compare(
                 extra["checkpoint"] = folder / "checkpoint"
             tell = teller(progress, name, seed, index, len(jobs))
             now = Settings.of({"rounds": rounds, "seed": seed, **extra})
-            run = run_one(built[name], federation, unseen, now, tell)
+            run = run_one(name, built[name], federation, unseen, now, tell)
             table, spent = run.clients, run.seconds
             if folder is not None:
                 save_run(folder, run, header(name, seed, config), mark)
@@ -176,15 +177,27 @@ def compare(
 
 
 def run_one(
+    name: str,
     method: Method,
     federation: Federation,
     unseen: Federation | None,
     settings: Settings,
     tell: Callable[[Progress], None],
 ) -> Run:
-    """A run of a study; unseen clients are left out for a method that cannot serve them."""
+    """A run of a study; unseen clients are left out for a method that cannot serve them.
+
+    What the method warns of is said with its name.
+    """
     hidden = None if method.transductive else unseen
-    return prepare(method, federation, unseen=hidden, settings=settings, progress=tell).run()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", MethodWarning)
+        run = prepare(method, federation, unseen=hidden, settings=settings, progress=tell).run()
+    for one in said:
+        if issubclass(one.category, MethodWarning):
+            warnings.warn(f"{name}: {one.message}", MethodWarning, stacklevel=3)
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    return run
 
 
 def teller(

@@ -166,7 +166,7 @@ def guide(
         runs = []
         for turn, seed in enumerate(seeds):
             tell = teller(progress, name, seed, place * len(seeds) + turn, len(built) * len(seeds))
-            runs.append(run_one(built[name], federation, unseen, replace(limits, seed=seed), tell))
+            runs.append(run_one(name, built[name], federation, unseen, replace(limits, seed=seed), tell))
         options.append(option_of(name, runs, family))
         roster = roster_of(runs[0].runner) if roster is None else roster
     assert roster is not None
