@@ -6,6 +6,9 @@ from pathlib import Path
 # Test programs are small and run once: half of the time went into making them fast. Read when jax is imported.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
+# A command that a test runs turns on the store of compiled programs, and such programs cannot be stored.
+os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
+
 import jax
 import pytest
 

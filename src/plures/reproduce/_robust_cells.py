@@ -12,10 +12,16 @@ import polars as pl
 from plures.reproduce._robust_mnist import ALONE, ATTACKS, KINDS, Cell
 from plures.study.reproduce import Row, at_most
 
-PERSONAL = tuple(
-    f"{name}, {way}"
-    for name in ("Federated-Clustering", "Momentum-Clustering", "HypCluster", "Ditto")
-    for way in ("mean", "robust")
+PERSONAL = (
+    "Federated-Clustering, mean",
+    "Federated-Clustering, robust",
+    "Momentum-Clustering, mean",
+    "Momentum-Clustering, robust",
+    "Momentum-Clustering, K = 5",
+    "HypCluster, mean",
+    "HypCluster, robust",
+    "Ditto, mean",
+    "Ditto, robust",
 )
 HELD = ("large_noise", "sign_flip", "ipm", "alie")
 MOST = 1.0  # points that the best personalized method may lose to an attack

