@@ -12,7 +12,7 @@ from plures import run, tree
 from plures.data.worlds import linear_clusters, mean_estimation
 from plures.errors import BadValue, MethodWarning, UnknownChoice
 from plures.methods._rounds import distinct, divided, group_of, united
-from plures.methods._views import Slopes, clusters_of, doubts, first_alike, noise_at, seen_as
+from plures.methods._views import Slopes, clusters_of, doubts, first_alike, no_longer, noise_at, seen_as
 from plures.methods.federated_clustering import federated_clustering
 from plures.models.mlp import mlp
 from plures.types import Attack, Data, Plan, Rows, Weights
@@ -163,7 +163,25 @@ def test_united_models_are_equal_to_the_last_bit_and_then_travel_once():
     assert all(len({int(server.label[i]) for i in group[clusters.federation.group == g]}) == 1 for g in range(3))
 
 
-def test_uniting_takes_the_mean_of_a_cluster_and_leaves_out_who_never_moved():
+def test_uniting_takes_the_median_of_a_cluster_so_that_one_model_astray_does_not_count():
+    server = fc().start(jax.random.key(0), 6)
+    astray = jnp.arange(12.0).reshape(6, 2).at[2].set(1e6)
+    server = server._replace(models=Weights({"point": astray}), label=jnp.zeros(6, int), steps=jnp.ones(6, int))
+
+    after = np.asarray(united(server).models.params["point"])
+
+    np.testing.assert_array_equal(after, np.tile([7.0, 8.0], (6, 1)))  # of 0, 2, 6, 8, 10 and 1e6
+
+
+def test_directions_alone_do_not_let_a_huge_slope_in():
+    points = {"a": jnp.array([[3.0, 4.0], [6.0, 8.0], [3e6, 4e6], [0.0, 1.0]])}
+
+    found = no_longer(points, jnp.array([1.0, 1.0, 1.0, 0.0]))
+
+    np.testing.assert_allclose(np.linalg.norm(found["a"], axis=1), [5.0, 10.0, 10.0, 1.0], rtol=1e-6)
+
+
+def test_uniting_leaves_out_who_never_moved():
     server = fc().start(jax.random.key(0), 6)
     models = Weights({"point": jnp.arange(12.0).reshape(6, 2)})
     label = jnp.array([0, 0, 2, 2, 2, 5])
@@ -171,7 +189,7 @@ def test_uniting_takes_the_mean_of_a_cluster_and_leaves_out_who_never_moved():
 
     after = np.asarray(united(server).models.params["point"])
 
-    # Client 2 has made no step: it stays, and the mean of its cluster is that of clients 3 and 4.
+    # Client 2 has made no step: it stays, and the rest of its cluster are clients 3 and 4.
     np.testing.assert_array_equal(after, [[1, 2], [1, 2], [4, 5], [7, 8], [7, 8], [10, 11]])
 
 

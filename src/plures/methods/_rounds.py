@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from plures import tree
+from plures.aggregate import median
 from plures.aggregate.points import combine
 from plures.methods._views import first_alike
 from plures.types import Key, Tree, Weights
@@ -86,14 +88,24 @@ def divided(server: Views) -> Views:
 
 
 def united(server: Views) -> Views:
-    """The server after the models and momenta of every cluster became their mean."""
+    """The server after the models and momenta of every cluster became their median, coordinate by coordinate.
+
+    Not their mean: a liar may have led its own model astray and then joined the cluster.
+    """
     # Who has made no step yet has nothing to give, and takes nothing.
     moved = server.steps > 0
     same = (server.label[:, None] == server.label[None]) & moved[:, None] & moved[None]
-    mix = jnp.where(moved[:, None], same / jnp.maximum(same.sum(1, keepdims=True), 1), jnp.eye(len(moved)))
-    # All take the mean that the first of them gets: equal to the last bit.
     first = jnp.where(moved, same.argmax(1), jnp.arange(len(moved)))
-    models, memory = jax.tree.map(lambda leaf: leaf[first], combine(mix, (server.models, server.memory)))
+    both = server.models, server.memory
+
+    def one(job: tuple[Array, Array, Array]) -> Tree:
+        place, leads, members = job
+        return jax.lax.cond(leads, lambda: median(both, members * 1.0), lambda: tree.at(both, place))
+
+    leads = moved & (first == jnp.arange(len(moved)))
+    found = jax.lax.map(one, (jnp.arange(len(moved)), leads, same))
+    # All take what the first of them gets: equal to the last bit.
+    models, memory = jax.tree.map(lambda leaf: leaf[first], found)
     return server._replace(models=models, memory=memory)
 
 

@@ -67,6 +67,14 @@ def seen_as(look: str, points: Tree) -> Tree:
     return jax.tree.map(lambda leaf, long: leaf / jnp.maximum(jnp.sqrt(_middle(long)), 1e-30), points, lengths)
 
 
+def no_longer(points: Tree, weights: Array) -> Tree:
+    """The points, cut to the median length of those that count."""
+    length = jnp.sqrt(jax.vmap(tree.squared_norm)(points))
+    limit = _middle(jnp.where(weights > 0, length, jnp.nan))
+    factor = jnp.minimum(1.0, limit / jnp.maximum(length, 1e-30))
+    return jax.tree.map(lambda leaf: tree.along(factor, leaf) * leaf, points)
+
+
 def _middle(values: Array) -> Array:
     """The median of the finite values: a liar's length must not set the scale."""
     found = jnp.nanmedian(jnp.where(jnp.isfinite(values), values, jnp.nan))

@@ -14,8 +14,9 @@ counts as nobody, and the model of who is absent stays.
 
     groups    clients are divided at random, anew in each round: N^2 / groups slopes a round
     every     models are compared in every so many rounds. In between a client sends one slope, at its own model, and
-              moves by the last collaboration weights ("cached") or by itself ("local")
-    unite     every so many rounds the models of a cluster (who keep mostly the same clients) become their mean
+              moves by the last collaboration weights ("cached") or by itself ("local"). Cached rounds trust whoever was
+              kept last: against liars compare in every round
+    unite     every so many rounds the models of a cluster (who keep mostly the same clients) become their median
 
 It needs N^2 slopes a round and shows every model to every client, and the server sees single slopes: no secure
 aggregation. It is no help without clusters, where the gap between them is below about three deviations of a slope, or
@@ -50,6 +51,7 @@ from plures.methods._views import (
     in_order,
     inside_clusters,
     largest,
+    no_longer,
     noise_at,
     radius_warnings,
     seen_as,
@@ -130,9 +132,6 @@ def federated_clustering(
         most = MESSAGE.get(jax.default_backend(), LARGE_MESSAGE)
         return min(block or max(1, min(64, most // max(size, 1))), places)
 
-    def block_of(server: Views) -> int:
-        return width_of(server.slots.shape[1])
-
     def start(key: Key, num_clients: int) -> Views:
         if groups > num_clients:
             raise BadValue("groups", groups, f"at most the {num_clients} clients there are")
@@ -165,14 +164,14 @@ def federated_clustering(
         return server.round % every == 0
 
     def turns(server: Views) -> Array:
-        width = block_of(server)
+        width = width_of(server.slots.shape[1])
         number = (distinct(server) + width - 1) // width
         return jnp.where(comparing(server), number.max(), 1)
 
     def asked(server: Views, uid: Array) -> Array:
         """(block,) whose models this client is sent in this turn."""
         group = group_of(server)[uid]
-        places = server.turn * block_of(server) + jnp.arange(block_of(server))
+        places = server.turn * width_of(server.slots.shape[1]) + jnp.arange(width_of(server.slots.shape[1]))
         whose = server.slots[group, jnp.minimum(places, server.slots.shape[1] - 1)]
         return jnp.where(comparing(server), whose, uid)
 
@@ -198,9 +197,13 @@ def federated_clustering(
         done = server.turn + 1 >= turns(server)
         return jax.lax.cond(done, ended, lambda one: one._replace(turn=one.turn + 1), server)
 
+    def skips() -> bool:
+        """Whether models come one by one and centers that nobody asks for are left out: mostly one client has a model."""
+        return groups == 1 and jax.default_backend() == "cpu"
+
     def compared(server: Views, sent: Slopes, weights: Array) -> Views:
         """After a turn: the clients whose models it was about have made their step."""
-        width, last = block_of(server), server.slots.shape[1] - 1
+        width, last = width_of(server.slots.shape[1]), server.slots.shape[1] - 1
 
         def slopes_at(place: int | Array) -> Weights:
             return jax.tree.map(lambda leaf: leaf[:, place], sent.slope)
@@ -214,9 +217,7 @@ def federated_clustering(
             return jax.vmap(partial(view, server, slopes_at(place), weights))(server.members, whose)
 
         # Who goes with whom is found for the whole block at once, the steps model by model: those need more memory.
-        # A processor does better with one model after the other: it then skips centers that are not asked for.
-        one_by_one = groups == 1 and jax.default_backend() == "cpu"
-        found = jax.lax.map(look_at, jnp.arange(width)) if one_by_one else jax.vmap(look_at)(jnp.arange(width))
+        found = jax.lax.map(look_at, jnp.arange(width)) if skips() else jax.vmap(look_at)(jnp.arange(width))
 
         def one(place: int | Array, server: Views) -> Views:
             return stepped(server, tree.at(found, place), slopes_at(place), weights)
@@ -246,9 +247,7 @@ def federated_clustering(
                 lambda leaf: jnp.zeros((len(own), *leaf.shape[1:]), leaf.dtype).at[row].set(leaf[0]), one
             )
 
-        # Mostly one client alone has this model. Where all slots are mapped at once, both would be computed.
-        skips = groups == 1 and jax.default_backend() == "cpu"
-        near = jax.lax.cond(mine.sum() <= 1, one_center, every_center) if skips else every_center()
+        near = jax.lax.cond(mine.sum() <= 1, one_center, every_center) if skips() else every_center()
         mix = jnp.where(mine[:, None], near.mix, 0.0)
         return View(jnp.where(mine, members, number), place, mix, near.kept & inside, near.gap, near.spread)
 
@@ -257,6 +256,8 @@ def federated_clustering(
         number = len(weights)
         points, own = tree.at(slopes, found.place), weights[found.place]
         clean = cleaned(points, usable(points, own))
+        if look == "cosine":  # directions say nothing of lengths, so a liar could send a huge slope
+            clean = no_longer(clean, own)
         key = jax.random.fold_in(server.key, found.who.min())
         robust, fine = aggregated(average, clean, own, found.kept, found.who < number, found.place, key)
         plain = mixed(found.mix, clean)
@@ -359,8 +360,7 @@ def federated_clustering(
 
     def forecast(num_clients: int, group_sizes: Sequence[int]) -> Forecast:
         places = -(-num_clients // groups)
-        width = width_of(places)
-        need = (1 + bool(momentum) + 2 * width) * num_clients * size
+        need = (1 + bool(momentum) + 2 * width_of(places)) * num_clients * size
         whole = num_clients * places * size
         spared = f" ({sizes_told(whole)} if all slopes were kept at once)" if whole > need else ""
         said = f"N={num_clients} clients need {sizes_told(need)} for models and slopes{spared} and "
@@ -379,7 +379,8 @@ def federated_clustering(
         predict=model.apply,
         plan=plan,
         assign=assign,
-        notes=lambda server: doubts(server.noise, server.gap, server.spread),
+        # Noise is measured in slopes as they are: nothing to hold against distances seen otherwise.
+        notes=(lambda server: doubts(server.noise, server.gap, server.spread)) if look == "euclidean" else None,
         forecast=forecast,
         receivers=asked,
         turns=turns,
