@@ -12,7 +12,16 @@ from plures import run, tree
 from plures.data.worlds import linear_clusters, mean_estimation
 from plures.errors import BadValue, MethodWarning, UnknownChoice
 from plures.methods._rounds import distinct, divided, group_of, united
-from plures.methods._views import Slopes, clusters_of, doubts, first_alike, no_longer, noise_at, seen_as
+from plures.methods._views import (
+    Slopes,
+    clusters_of,
+    doubts,
+    first_alike,
+    no_longer,
+    noise_at,
+    seen_as,
+    surroundings,
+)
 from plures.methods.federated_clustering import federated_clustering
 from plures.models.mlp import mlp
 from plures.types import Attack, Data, Plan, Rows, Weights
@@ -117,7 +126,9 @@ def test_in_between_the_weights_of_who_is_absent_go_to_the_others():
     later = np.array([0, 1, 2, 3])
     slopes = Weights({"point": jnp.asarray((points(result) - MEANS)[later][:, None])})
 
-    after = fc(every=2, block=1).merge(server, Slopes(slopes, jnp.zeros((4, 1))), jnp.ones(4), jnp.asarray(later))
+    after = fc(every=2, block=1).merge(
+        server, Slopes(slopes, jnp.zeros((4, 1), jnp.int32)), jnp.ones(4), jnp.asarray(later)
+    )
 
     there = np.isin(np.arange(6), later)
     weights = np.where(first[:, None], first[None] * 1.0, np.eye(6)) * there
@@ -311,7 +322,17 @@ def test_a_gap_below_three_deviations_is_said_in_plain_words():
     assert "A 0.5" in said
     assert doubts(ones, 9.1 * ones, ones) == []
     assert doubts(0 * ones, ones, ones) == []  # without noise there is nothing to compare with
+    assert doubts(jnp.array([0.0, 0.0, 0.0, 1e6]), ones, ones) == []  # and one liar does not make any
     assert doubts(ones, 0 * ones, ones) == []
+
+
+def test_neither_a_liar_far_away_nor_one_without_numbers_hides_where_a_cluster_ends():
+    points = jnp.array([[0.0], [1.0], [-1.0], [10.0], [11.0], [1e6], [jnp.nan]])
+    kept = jnp.array([[1, 1, 1, 0, 0, 0, 0]], bool)
+
+    found = surroundings(points, jnp.ones(7), kept / 3.0, kept)
+
+    np.testing.assert_allclose(found.gap, [100.0], rtol=1e-4)
 
 
 def test_a_run_without_clusters_warns():

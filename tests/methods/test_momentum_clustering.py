@@ -79,14 +79,15 @@ def test_who_is_moved_by_an_audit_forgets_its_momentum():
     """Slopes at model k are 0 for its cluster and far away for the others; client 5 is in the wrong one."""
     method = mc(audit=3)
     server = method.start(jax.random.key(0), 12)
-    server = server._replace(label=jnp.arange(12) % 3, round=jnp.asarray(3))
+    everyone = jnp.ones(12, bool)
+    server = server._replace(label=jnp.arange(12) % 3, round=jnp.asarray(3), heard=everyone, met=everyone)
     belongs = np.arange(12) % 3
     belongs[5] = 0
     flat = jax.tree.map(lambda leaf: jnp.zeros((12, *leaf.shape[1:])), server.models)
     for k in range(3):
         far = 100.0 * (belongs != k)
         points = jax.tree.map(lambda leaf, far=far: leaf + tree.along(jnp.asarray(far), leaf), flat)
-        server = method.merge(server, Told(points, jnp.zeros(12)), jnp.ones(12), jnp.arange(12))
+        server = method.merge(server, Told(points, jnp.zeros(12, jnp.int32)), jnp.ones(12), jnp.arange(12))
 
     np.testing.assert_array_equal(server.label, belongs)
     assert np.flatnonzero(server.moved).tolist() == [5]

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
+from plures.aggregate import Quantile
 from plures.aggregate.points import cleaned, squared_distances, usable
+from plures.aggregate.radius import ranks, share_of
 from plures.types import Key, Tree, Weights
 
 
@@ -20,6 +22,7 @@ class Momenta(NamedTuple):
     centers: Weights  # (K, ...)
     label: Array  # (N,) the model of each client
     heard: Array  # (N,) whether it ever sent anything
+    met: Array  # (N,) whether it ever took part
     moved: Array  # (N,) whether it was given another model since its last momentum
     noise: Array  # (N,) sigma^2
     gap: Array  # (N,) Delta^2
@@ -31,6 +34,19 @@ class Momenta(NamedTuple):
     key: Key
 
 
+class First(NamedTuple):
+    """The radius of a share of ``number`` points, of which only some may be there to be kept."""
+
+    rule: Quantile
+    number: Array
+
+    def keep(self, distances: Array, counts: Array, number: Array) -> tuple[Array, Array]:
+        """Which points are among the nearest share."""
+        most = jnp.asarray(share_of(self.rule.q, len(distances)))[self.number]
+        kept = counts & (ranks(distances, counts) < jnp.maximum(most, self.rule.at_least))
+        return kept, jnp.where(kept, distances, 0.0).max()
+
+
 class Asked(NamedTuple):
     """A model, whether only the slope at it is wanted, and whether to forget the momentum."""
 
@@ -40,7 +56,7 @@ class Asked(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A momentum (in an audit: a slope), and the variance of a slope."""
+    """A momentum (in an audit: a slope), and the variance of a slope, as bits: it is no coordinate."""
 
     point: Weights
     noise: Array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -11,8 +12,11 @@ from jax import Array
 from plures import tree
 from plures.aggregate import median
 from plures.aggregate.points import combine
-from plures.methods._views import first_alike
+from plures.errors import BadValue, UnknownChoice
+from plures.methods._views import check_look, first_alike
 from plures.types import Key, Tree, Weights
+
+BETWEEN = ("cached", "local")
 
 
 class Views(NamedTuple):
@@ -119,3 +123,15 @@ def mixed(mix: Array, points: Tree) -> Tree:
         return jax.tree.map(lambda leaf, made: jnp.zeros_like(leaf).at[row].set(made), points, one)
 
     return jax.lax.cond(used.sum() <= 1, single, lambda mix: combine(mix, points), mix)
+
+
+def check(momentum: float, look: str, between: str, counts: Mapping[str, int]) -> None:
+    """Refuse options that cannot be."""
+    if not 0 <= momentum < 1:
+        raise BadValue("momentum", momentum, "a number in [0, 1)")
+    check_look(look)
+    if between not in BETWEEN:
+        raise UnknownChoice("between", between, BETWEEN)
+    for name, given in counts.items():
+        if given < 1:
+            raise BadValue(name, given, "1 or more")

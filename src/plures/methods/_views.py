@@ -22,7 +22,10 @@ UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 class Slopes(NamedTuple):
-    """A client's slopes at some models, and the variance of one such slope; (messages, ...)."""
+    """A client's slopes at some models, and the variance of one such slope; (messages, ...).
+
+    The variance travels as the bits of a float: it is no coordinate of the slope, and must not pass for one.
+    """
 
     slope: Weights
     noise: Array
@@ -35,9 +38,9 @@ def slope_at(model: Model, plan: Plan, key: Key, weights: Weights, data: Data) -
 
 
 def noise_at(model: Model, plan: Plan, key: Key, weights: Weights, data: Data) -> Array:
-    """The variance of the slope over draws of minibatches, from the two halves of one; 0 for full batches.
+    """The variance of the slope, rows being fresh draws each time, from the two halves of a minibatch.
 
-    If g_1 and g_2 are the gradients of n_1 and n_2 rows, that of all of them has about the variance
+    Full batches are taken as exact, and a minibatch of one row has no halves: 0 for both. If g_1 and g_2 are the gradients of n_1 and n_2 rows, that of all of them has about the variance
     |g_1 - g_2|^2 n_1 n_2 / (n_1 + n_2)^2. A slope adds up as many of them as the plan has steps.
     """
     if plan.batch is None:
@@ -54,6 +57,16 @@ def noise_at(model: Model, plan: Plan, key: Key, weights: Weights, data: Data) -
     apart = tree.squared_norm(tree.subtract(*(gradient(half) for half in halves)))
     share = sizes[0] * sizes[1] / jnp.maximum(sum(sizes), 1) ** 2
     return apart * share * num_steps(data.train, plan)
+
+
+def as_bits(noise: Array) -> Array:
+    """A float as a whole number, to be sent."""
+    return jax.lax.bitcast_convert_type(noise.astype(jnp.float32), jnp.int32)
+
+
+def as_float(bits: Array) -> Array:
+    """What ``as_bits`` was made of."""
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def seen_as(look: str, points: Tree) -> Tree:
@@ -79,6 +92,16 @@ def _middle(values: Array) -> Array:
     """The median of the finite values: a liar's length must not set the scale."""
     found = jnp.nanmedian(jnp.where(jnp.isfinite(values), values, jnp.nan))
     return jnp.where(jnp.isnan(found), 0.0, found)
+
+
+def with_stats(points: Weights, weights: Array, kept: Array, asked: Array, found: Weights) -> Weights:
+    """The centers with the medians of the kept statistics: distances are those of params alone."""
+    if not jax.tree.leaves(points.stats):
+        return found
+    rule, nobody = build_aggregator("median"), jnp.arange(len(weights))
+    stats, fine = aggregated(rule, Weights((), points.stats), weights, kept, asked, nobody, jax.random.key(0))
+    chosen = jax.tree.map(lambda new, old: jnp.where(tree.along(fine, old), new, old), stats.stats, found.stats)
+    return found._replace(stats=chosen)
 
 
 def inside_clusters(text: str) -> Aggregator | None:
@@ -111,12 +134,14 @@ def surroundings(points: Tree, weights: Array, mix: Array, kept: Array) -> Surro
     ``mix`` are the (centers, points) collaboration weights. The gap is 0 where all points are kept.
     """
     counts = usable(points, weights)
-    pairs = squared_distances(points, counts)
+    pairs = squared_distances(cleaned(points, counts), counts)
     mixed = jnp.matmul(mix, pairs, precision=jax.lax.Precision.HIGHEST)
     squares = jnp.maximum(mixed - 0.5 * (mixed * mix).sum(1, keepdims=True), 0.0)
 
     def end(own: Array, inside: Array) -> Array:
-        ordered = jnp.sort(jnp.where(counts, own, jnp.inf))
+        # Who is a hundred times as far away as most is nobody's neighbor, and says nothing of the gap.
+        middle = jnp.nanmedian(jnp.where(counts, own, jnp.nan))
+        ordered = jnp.sort(jnp.where(counts & (own <= 1e4 * middle), own, jnp.inf))
         near, far = ordered[:-1], ordered[1:]
         before = jnp.arange(1, len(own))
         ratio = jnp.where(jnp.isfinite(far) & (before >= inside.sum()), far / jnp.maximum(near, 1e-30), 0.0)
@@ -205,17 +230,18 @@ def largest(label: Array, number: int) -> Array:
 
 def doubts(noise: Array, gap: Array, spread: Array) -> list[str]:
     """A warning where the gap between clusters is small against the noise of slopes; all are squares."""
-    known = (gap > 0) & (noise > 0)
+    known = gap > 0
     if not bool(known.any()):
         return []
+    # Medians over all, those without noise included: a few liars do not decide.
     sigma, delta, similar = (float(jnp.sqrt(jnp.nanmedian(one[known]))) for one in (noise, gap, spread))
-    ratio = delta / sigma
+    ratio = delta / sigma if sigma > 0 else CLEAR
     if ratio >= CLEAR:
         return []
     return [
         f"clusters can hardly be told apart: Delta/sigma is about {ratio:.2g}, below {CLEAR:g} (gap Delta {delta:.3g}, "
-        f"noise of a slope sigma {sigma:.3g}, within a cluster A {similar:.3g}); larger batches or momentum lower "
-        "sigma, and training alone or fedavg may serve as well"
+        f"noise of a slope sigma {sigma:.3g}, within a cluster A {similar:.3g}); larger batches lower sigma, and "
+        "training alone or fedavg may serve as well"
     ]
 
 

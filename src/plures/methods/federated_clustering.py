@@ -9,8 +9,9 @@ an own optimum. Number and sizes of clusters need not be known. A point outside 
 against clients who send anything at all.
 
 A slope is (x - x after the plan) / lr, the gradient where the plan is one step. Models travel in blocks, one block a
-turn, so that memory is N models and a block of slopes and not N x N of them; equal models travel once. A lost upload
-counts as nobody, and the model of who is absent stays.
+turn, so that memory is N models and a block of slopes and not N x N of them; equal models travel once. Bytes are
+counted in whole blocks (``block=1`` counts to the model). A lost upload counts as nobody, and the model of who is absent
+stays; slopes are asked for at all models, whoever takes part.
 
     groups    clients are divided at random, anew in each round: N^2 / groups slopes a round
     every     models are compared in every so many rounds. In between a client sends one slope, at its own model, and
@@ -28,7 +29,7 @@ Werner, He, Jordan, Jaggi, Karimireddy: Provably Personalized and Robust Federat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -39,13 +40,14 @@ from jax import Array
 from plures import tree
 from plures.aggregate import Radius, as_radius, check_weighting, client_weights, threshold_clustering
 from plures.aggregate.points import cleaned, combine, usable
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import BadValue
 from plures.methods._centers import losses_of
-from plures.methods._rounds import Near, View, Views, distinct, divided, group_of, mixed, united
+from plures.methods._rounds import Near, View, Views, check, distinct, divided, group_of, mixed, united
 from plures.methods._views import (
     Slopes,
     aggregated,
-    check_look,
+    as_bits,
+    as_float,
     clusters_of,
     doubts,
     in_order,
@@ -58,13 +60,13 @@ from plures.methods._views import (
     sizes_told,
     slope_at,
     surroundings,
+    with_stats,
 )
 from plures.registry import Limit, method
 from plures.types import Data, Forecast, Info, Key, Method, Model, Plan, Tree, Weights
 
 MESSAGE = {"cpu": 2**19}  # bytes of models that travel in one turn, unless said otherwise
 LARGE_MESSAGE = 2**24  # an accelerator is idle with less
-BETWEEN = ("cached", "local")
 
 
 class Offer(NamedTuple):
@@ -115,7 +117,7 @@ def federated_clustering(
     ``num_offered`` models are offered to newcomers, who take the best on their training rows.
     """
     rule = as_radius(radius)
-    _check(
+    check(
         momentum, look, between, {"groups": groups, "every": every, "num_offered": num_offered, "block": block or 1}
     )
     check_weighting(weighting)
@@ -183,13 +185,13 @@ def federated_clustering(
         noise = noise_at(model, plan, key, tree.at(models, 0), data)
         told = {name: values.mean() for name, values in info.items()}
         number = jax.tree.leaves(models)[0].shape[0]
-        return Slopes(slopes, jnp.broadcast_to(noise, (number,))), private, told
+        return Slopes(slopes, jnp.broadcast_to(as_bits(noise), (number,))), private, told
 
     def merge(server: Views, uploads: Slopes, weights: Array, uids: Array) -> Views:
         number = len(server.label)
         sent = in_order(uploads, uids, number)
         there = jnp.zeros(number).at[uids].set(client_weights(weights, weighting))
-        server = server._replace(noise=jnp.where(there > 0, sent.noise[:, 0], server.noise))
+        server = server._replace(noise=jnp.where(there > 0, as_float(sent.noise[:, 0]), server.noise))
         if every == 1:
             server = compared(server, sent, there)
         else:
@@ -229,8 +231,12 @@ def federated_clustering(
         number = len(weights)
         inside, place = members < number, jnp.minimum(members, number - 1)
         own = jnp.where(inside, weights[place], 0.0)
-        shown = seen_as(look, tree.at(slopes.params, place))
-        mine = inside & (own > 0) & (server.alike[place] == whose)
+        fine = usable(tree.at(slopes, place), own)  # statistics count here too
+        params = jax.tree.map(
+            lambda leaf: jnp.where(tree.along(fine, leaf[place]), leaf[place], jnp.nan), slopes.params
+        )
+        shown = seen_as(look, params)
+        mine = fine & (server.alike[place] == whose)
 
         def every_center() -> Near:
             found = cluster(shown, weights=own)
@@ -261,7 +267,8 @@ def federated_clustering(
         key = jax.random.fold_in(server.key, found.who.min())
         robust, fine = aggregated(average, clean, own, found.kept, found.who < number, found.place, key)
         plain = mixed(found.mix, clean)
-        return jax.tree.map(lambda new, old: jnp.where(tree.along(fine, old), new, old), robust, plain)
+        steps = jax.tree.map(lambda new, old: jnp.where(tree.along(fine, old), new, old), robust, plain)
+        return with_stats(clean, own, found.kept, found.who < number, steps)
 
     def stepped(server: Views, found: View, slopes: Weights, weights: Array) -> Views:
         """The server after the steps of those who were found; ``found`` is stacked over groups."""
@@ -382,18 +389,8 @@ def federated_clustering(
         # Noise is measured in slopes as they are: nothing to hold against distances seen otherwise.
         notes=(lambda server: doubts(server.noise, server.gap, server.spread)) if look == "euclidean" else None,
         forecast=forecast,
-        receivers=asked,
+        # In between all messages are for the server: for nobody in particular.
+        receivers=lambda server, uid: jnp.where(comparing(server), asked(server, uid), len(server.label)),
         turns=turns,
         num_clusters=0,
     )
-
-
-def _check(momentum: float, look: str, between: str, counts: Mapping[str, int]) -> None:
-    if not 0 <= momentum < 1:
-        raise BadValue("momentum", momentum, "a number in [0, 1)")
-    check_look(look)
-    if between not in BETWEEN:
-        raise UnknownChoice("between", between, BETWEEN)
-    for name, given in counts.items():
-        if given < 1:
-            raise BadValue(name, given, "1 or more")

@@ -8,7 +8,8 @@
 Momentum lowers the variance of what is clustered to alpha / (2 - alpha) of that of a slope, and lags by about
 1 / alpha rounds. Momenta are taken at different models, so what is apart may look alike: near their own optima all
 are about 0. The server therefore keeps one model per cluster, and every ``audit`` rounds asks everybody for the slope
-at each of these models in turn; whoever lies nearer to the cluster of another model moves there. ``reassign`` says
+at each of these models in turn (and in every round until everybody was there once); whoever lies nearer to the
+cluster of another model moves there. ``reassign`` says
 whether clients also move in the rounds between ("always"), or only then ("audit").
 
 First centers are drawn by k-means++ among the momenta of the first round, all at one model; of ``num_starts`` draws
@@ -33,7 +34,6 @@ from jax import Array
 from plures import tree
 from plures.aggregate import (
     Clustered,
-    KNearest,
     Quantile,
     Radius,
     as_radius,
@@ -44,9 +44,11 @@ from plures.aggregate import (
 from plures.aggregate.points import cleaned, combine, distances_to, usable
 from plures.errors import BadValue, UnknownChoice
 from plures.methods._centers import losses_of
-from plures.methods._momenta import Asked, Kept, Momenta, Offer, Told, nearest, scaled, seeded, spread_of
+from plures.methods._momenta import Asked, First, Kept, Momenta, Offer, Told, nearest, scaled, seeded, spread_of
 from plures.methods._views import (
     aggregated,
+    as_bits,
+    as_float,
     clusters_of,
     doubts,
     in_order,
@@ -57,6 +59,7 @@ from plures.methods._views import (
     sizes_told,
     slope_at,
     surroundings,
+    with_stats,
 )
 from plures.registry import Limit, method
 from plures.types import Data, Forecast, Info, Key, Method, Model, Plan, Weights
@@ -106,10 +109,10 @@ def momentum_clustering(
     own_centers = num_clusters == 0
     cluster = partial(threshold_clustering, max_iter=max_iter, tol=tol, path="gram")
 
-    def inside(num_clients: int) -> Callable[..., Clustered]:
-        """Clustering of some of the clients; a share is one of all of them."""
+    def inside(number: Array) -> Callable[..., Clustered]:
+        """Clustering of some of ``number`` clients; a share is one of all of them."""
         if isinstance(rule, Quantile) and not rule.compat:
-            return partial(cluster, radius=KNearest(k=rule.count(num_clients)))
+            return partial(cluster, radius=First(rule, number))
         return partial(cluster, radius=rule)
 
     def start(key: Key, num_clients: int) -> Momenta:
@@ -123,6 +126,7 @@ def momentum_clustering(
             models,
             tree.zeros_like(models),
             label,
+            jnp.zeros(num_clients, bool),
             jnp.zeros(num_clients, bool),
             jnp.zeros(num_clients, bool),
             nothing,
@@ -141,7 +145,9 @@ def momentum_clustering(
         """Whether this turn asks for slopes: all but the last of a round with an audit."""
         if not audits:
             return jnp.asarray(False)
-        return (server.round > 0) & (server.round % audit == 0) & (server.turn < num_clusters)
+        # Until everybody was there once, in every round: who is new has to be put somewhere.
+        due = (server.round % audit == 0) | ~server.met.all()
+        return server.heard.any() & due & (server.turn < num_clusters)
 
     def turns(server: Momenta) -> Array:
         return jnp.where(auditing(server._replace(turn=jnp.zeros_like(server.turn))), num_clusters + 1, 1)
@@ -163,7 +169,7 @@ def momentum_clustering(
         momentum = jax.tree.map(lambda old, new: (1 - share) * old + share * new, kept.momentum, slope)
         private = Kept(momentum, jnp.where(asked.forget, 1, kept.slopes + 1))
         return (
-            Told(tree.choose(asked.audit, slope, momentum), noise),
+            Told(tree.choose(asked.audit, slope, momentum), as_bits(noise)),
             tree.choose(asked.audit, kept, private),
             info,
         )
@@ -172,7 +178,8 @@ def momentum_clustering(
         number = len(server.label)
         sent = in_order(uploads, uids, number)
         there = jnp.zeros(number).at[uids].set(client_weights(weights, weighting))
-        server = server._replace(noise=jnp.where(there > 0, sent.noise, server.noise))
+        noise = jnp.where(there > 0, as_float(sent.noise), server.noise)
+        server = server._replace(noise=noise, met=server.met.at[uids].set(True))
         if not audits:
             return stepped(server, sent.point, there)
         return jax.lax.cond(auditing(server), audited, stepped, server, sent.point, there)
@@ -182,24 +189,26 @@ def momentum_clustering(
         if own_centers:
             return on_their_own(server, points, weights)
         now, later = jax.random.split(server.key)
-        first = server.round == 0
-        draw = partial(seeded, now, points, weights, num_clusters, num_starts)
+        first = ~server.heard.any()
+        clean = cleaned(points, usable(points, weights))
+        draw = partial(seeded, now, clean, weights, num_clusters, num_starts)
         begin = jax.lax.cond(first, draw, lambda: server.centers)
         free = first | (reassign == "always")
-        mine = weights * (server.label == jnp.arange(num_clusters)[:, None])  # (clusters, clients)
+        # Without audits who is new goes to the nearest center, for better or worse.
+        label = jnp.where(server.heard | audits, server.label, nearest(points, weights, begin, server.label))
+        mine = weights * (label == jnp.arange(num_clusters)[:, None])  # (clusters, clients)
         weighed = jnp.where(free, weights, mine)
 
         def one(begin: Weights, own: Array) -> tuple[Array, Array, Array]:
-            found = inside(len(weights))(
+            found = inside((weights > 0).sum())(
                 points.params, jax.tree.map(lambda leaf: leaf[None], begin.params), weights=own
             )
             return found.weights[0], found.kept[0], found.rest[0]
 
         mix, kept, rest = jax.vmap(one)(begin, weighed)
-        clean = cleaned(points, usable(points, weights))
         plain = tree.add(combine(mix, clean), scaled(rest, begin))
         centers = robust(plain, clean, weights, kept, now)
-        label = jnp.where(free, nearest(points, weights, centers, server.label), server.label)
+        label = jnp.where(free, nearest(points, weights, centers, label), label)
         near = surroundings(points.params, weights, mix / jnp.maximum(mix.sum(1, keepdims=True), 1e-30), kept)
         # A center with nobody around it says nothing: its model stays.
         models = tree.subtract(server.models, scaled(plan.lr * kept.any(1), centers))
@@ -216,13 +225,17 @@ def momentum_clustering(
             lambda old, by: jnp.where(tree.along(weights > 0, old), old - plan.lr * by, old), server.models, steps
         )
         spread = spread_of(near.squares, steps, server.label)
-        return ended(server, models, steps, server.label, found.kept, near.gap, spread, weights)
+        here = weights > 0
+        kept = jnp.where(here[:, None], found.kept, server.kept)
+        gap, spread = jnp.where(here, near.gap, server.gap), jnp.where(here, spread, server.spread)
+        return ended(server, models, steps, server.label, kept, gap, spread, weights)
 
     def robust(plain: Weights, points: Weights, weights: Array, kept: Array, key: Key) -> Weights:
         """The aggregates of the kept momenta in the place of plain centers, where that is asked for."""
         everyone = jnp.ones(len(kept), bool)
         found, fine = aggregated(average, points, weights, kept, everyone, jnp.arange(len(weights)), key)
-        return jax.tree.map(lambda new, old: jnp.where(tree.along(fine, old), new, old), found, plain)
+        centers = jax.tree.map(lambda new, old: jnp.where(tree.along(fine, old), new, old), found, plain)
+        return with_stats(points, weights, kept, everyone, centers)
 
     def ended(
         server: Momenta,
@@ -239,8 +252,8 @@ def momentum_clustering(
             centers=centers,
             label=label,
             heard=server.heard | (weights > 0),
-            # In the first round all momenta were taken at one model, so they hold for any.
-            moved=(label != server.label) & (server.round > 0),
+            # In the first round all momenta were taken at one model, so they hold for any. Who is away is told later.
+            moved=((label != server.label) | (server.moved & (weights <= 0))) & server.heard.any(),
             kept=kept,
             gap=gap,
             spread=spread,
@@ -250,15 +263,16 @@ def momentum_clustering(
 
     def audited(server: Momenta, points: Weights, weights: Array) -> Momenta:
         """After everybody sent its slope at one model: how far each is from those who have it."""
-        mine = jnp.where(server.label == server.turn, weights, 0.0)
         counts = usable(points.params, weights)
         # From last round's center: half of a cluster may be liars, so its median is no safe start.
         begin = jax.tree.map(lambda leaf: leaf[server.turn][None], server.centers.params)
-        found = inside(len(weights))(points.params, begin, weights=weights)
+        found = inside((weights > 0).sum())(points.params, begin, weights=weights)
         squares = jnp.square(distances_to(tree.at(found.centers, 0), cleaned(points.params, counts)))
-        far = jnp.where(counts & (mine.sum() > 0), squares, -1.0)
+        # A cluster that nobody has is closed; one whose members are away is not.
+        alive = (server.heard & (server.label == server.turn)).any()
+        far = jnp.where(counts & alive, squares, -1.0)
         table = server.table.at[:, server.turn].set(far)
-        heard = (table >= 0).any(1)
+        heard = counts & (table >= 0).any(1)
         last = server.turn == num_clusters - 1
         label = jnp.where(
             last & heard, jnp.where(table < 0, jnp.inf, table).argmin(1).astype(jnp.int32), server.label
