@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from typed import complaint, plures
 
 from plures import cli
 from plures.registry import METHODS, Entry
@@ -15,17 +16,6 @@ DATA = ["--data", "logistic_clusters:num_clients=8,num_groups=2,rows=40", "--hol
 FAST = ["--rounds", "2", "--batch", "0", "--lr", "0.5", "--executor", "vectorized", "--seeds", "1"]
 QUICK = [*DATA, *FAST]
 SAID = "attack: sign_flip by 2 of 6 clients (33 %); scores are of the 4 honest clients"
-
-
-def plures(*arguments):
-    return cli.run(list(arguments))
-
-
-def complaint(capsys):
-    """The one line a user sees when something is wrong."""
-    said = capsys.readouterr().err.strip()
-    assert "\n" not in said, said
-    return said
 
 
 @pytest.fixture(scope="module")

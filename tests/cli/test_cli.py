@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from typed import complaint, plures
 
 from plures import cli, config, registry
 from plures.cli import commands
@@ -15,17 +16,6 @@ from plures.contract import check_method
 from plures.study.reproduce import Row
 
 QUICK = ["--rounds", "2", "--seeds", "1", "--hold-out", "2", "--model", "softmax", "--executor", "vectorized"]
-
-
-def plures(*arguments):
-    return cli.run(list(arguments))
-
-
-def complaint(capsys):
-    """The one line a user sees when something is wrong."""
-    said = capsys.readouterr().err.strip()
-    assert "\n" not in said, said
-    return said
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from typed import plures
 
-from plures import cli
 from plures.cli.data import file_name_of, hold_out_of
 from plures.data import open_federation
 
@@ -25,10 +25,6 @@ def table(tmp_path):
     ]
     pl.DataFrame(rows).write_csv(tmp_path / "visits.csv")
     return "visits.csv"
-
-
-def plures(*arguments):
-    return cli.run(list(arguments))
 
 
 def test_own_tables_are_compared_end_to_end(table, capsys):

@@ -4,23 +4,13 @@ import json
 
 import polars as pl
 import pytest
+from typed import complaint, plures
 
 from plures import cli
 
 DATA = ["--data", "logistic_clusters:num_clients=8,num_groups=2,rows=40", "--hold-out", "2", "--model", "logistic"]
 METHODS = ["-m", "local_only", "-m", "fedavg", "-m", "oracle"]
 QUICK = [*DATA, "--rounds", "8", "--batch", "0", "--lr", "0.5", "--executor", "vectorized"]
-
-
-def plures(*arguments):
-    return cli.run(list(arguments))
-
-
-def complaint(capsys):
-    """The one line a user sees when something is wrong."""
-    said = capsys.readouterr().err.strip()
-    assert "\n" not in said, said
-    return said
 
 
 @pytest.fixture(scope="module")

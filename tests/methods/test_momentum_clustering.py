@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from plures import run, tree
+from plures.data.clustered import quadratics
 from plures.data.worlds import linear_clusters, mean_estimation
 from plures.errors import BadValue, UnknownChoice
 from plures.methods._momenta import Told, nearest, seeded
@@ -183,3 +184,17 @@ def test_what_cannot_be_is_refused(options, error, match):
 def test_more_clusters_than_clients_are_refused_before_the_first_round():
     with pytest.raises(BadValue, match="at most the 12 clients"):
         run(mc(num_clusters=13), CLUSTERS.federation, rounds=1)
+
+
+def test_with_a_part_of_the_clients_who_is_new_is_put_where_it_belongs():
+    """Without memory, in rounds of half of the clients: audits until everybody was there, and then every fifth round."""
+    world = quadratics(num_clients=12, num_groups=2, dim=4, rows=4)
+    method = momentum_clustering(world.model, plan=PLAN, radius="quantile:q=0.4", alpha=1.0, audit=5)
+
+    result = run(method, world.federation, rounds=9, cohort=6)
+
+    server = result.state.server
+    assert bool(server.met.all())
+    same = np.asarray(server.label) == world.federation.group
+    assert same.all() or not same.any()
+    assert int(server.round) == 9  # an audit that ends early would play rounds of its own

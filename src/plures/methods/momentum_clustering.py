@@ -179,10 +179,13 @@ def momentum_clustering(
         sent = in_order(uploads, uids, number)
         there = jnp.zeros(number).at[uids].set(client_weights(weights, weighting))
         noise = jnp.where(there > 0, as_float(sent.noise), server.noise)
-        server = server._replace(noise=noise, met=server.met.at[uids].set(True))
+        server, now = server._replace(noise=noise), auditing(server)
         if not audits:
-            return stepped(server, sent.point, there)
-        return jax.lax.cond(auditing(server), audited, stepped, server, sent.point, there)
+            after = stepped(server, sent.point, there)
+        else:
+            after = jax.lax.cond(now, audited, stepped, server, sent.point, there)
+        # Only at the end of a round: how many turns it has must not change on the way.
+        return after._replace(met=server.met.at[uids].max(~now))
 
     def stepped(server: Momenta, points: Weights, weights: Array) -> Momenta:
         """The server at the end of a round: new centers, a step of every model along its own."""
