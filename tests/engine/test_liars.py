@@ -196,3 +196,12 @@ def test_without_planted_groups_a_forecast_hears_of_none():
 
     assert found == Forecast("much", ("6 clients in groups of []",))
     assert forecast_of(METHOD, SEEN) is None
+
+
+def test_with_a_drawn_cohort_warnings_are_for_its_number_and_its_share_of_groups():
+    method = replace(METHOD, forecast=talkative)
+
+    assert forecast_of(method, SEEN, cohort=4).warnings == ("4 clients in groups of [2, 2]",)
+    assert forecast_of(replace(method, full_cohort=True), SEEN, cohort=4).warnings == (
+        "6 clients in groups of [3, 3]",
+    )

@@ -202,7 +202,8 @@ def noted() -> Iterator[list[str]]:
 def tell_forecasts(study: Study, methods: Sequence[str], seen: Federation) -> list[str]:
     """Say what methods cost and what is likely to go wrong; the warnings, which the runs will repeat."""
     found: list[str] = []
-    for name, ahead in forecasts(methods, seen, study.model, study.plan.build(), study.all_channels(seen)).items():
+    ahead_of = forecasts(methods, seen, study.model, study.plan.build(), study.all_channels(seen), study.cohort)
+    for name, ahead in ahead_of.items():
         say(f"{name}: {ahead.cost}", style="dim")
         warned = [f"{name}: {warning}" for warning in ahead.warnings]
         for warning in warned:

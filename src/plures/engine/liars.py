@@ -94,12 +94,24 @@ def check_liars(method: Method, settings: Settings, num_clients: int, *, label: 
             raise BadValue(f"{said}the number of Byzantine clients", number, wanted)
 
 
-def forecast_of(method: Method, federation: Federation, channels: Iterable[Channel] = ()) -> Forecast | None:
-    """What a method says before a run of the federation; it hears of the honest clients' planted groups."""
+def forecast_of(
+    method: Method,
+    federation: Federation,
+    channels: Iterable[Channel] = (),
+    cohort: cohorts.Cohort | int | str | None = None,
+) -> Forecast | None:
+    """What a method says before a run of the federation; it hears of the honest clients' planted groups.
+
+    Its warnings are for the clients of a round: with a drawn cohort, for their number and their share of each group.
+    """
     if method.forecast is None:
         return None
     number = federation.num_clients
     honest = ~byzantine(bound(channels, number), number)[federation.uid]
     planted = np.zeros(0, np.int64) if federation.group is None else federation.group[honest]
     sizes = np.unique(planted[planted >= 0], return_counts=True)[1].tolist()
-    return method.forecast(number, sizes)
+    whole = method.forecast(number, sizes)
+    present = number if method.full_cohort else cohorts.cohort(cohort).size(number)
+    if present == number:
+        return whole
+    return whole._replace(warnings=method.forecast(present, [size * present // number for size in sizes]).warnings)

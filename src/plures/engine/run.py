@@ -120,7 +120,7 @@ class Runner:
 
     def run(self) -> Run:
         """Play all rounds that are left, from the last checkpoint if there is one."""
-        ahead = forecast_of(self.method, self.seen, self.settings.channels)
+        ahead = forecast_of(self.method, self.seen, self.settings.channels, self.settings.cohort)
         for said in () if ahead is None else ahead.warnings:
             warnings.warn(said, MethodWarning, stacklevel=3)
         state, record, phase, store = self._begin()

@@ -249,10 +249,11 @@ def forecasts(
     model: str | Model | None,
     plan: Plan,
     channels: Sequence[Channel] = (),
+    cohort: int | str | None = None,
 ) -> dict[str, Forecast]:
     """What methods say before a study starts, those that have something to say."""
     built = built_methods(names, federation, model, plan)
-    found = {name: forecast_of(method, federation, channels) for name, method in built.items()}
+    found = {name: forecast_of(method, federation, channels, cohort) for name, method in built.items()}
     return {name: ahead for name, ahead in found.items() if ahead is not None}
 
 
