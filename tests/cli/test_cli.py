@@ -216,6 +216,7 @@ def test_a_reproduction_with_an_unmet_bar_exits_with_1(monkeypatch, tmp_path, ca
     assert set(rows[0]) == {"id", "what", "ours", "published", "bar", "met"}
 
 
+@pytest.mark.slow
 def test_a_reproduction_whose_bars_are_met_exits_with_0(tmp_path, capsys):
     assert plures("reproduce", "closed-forms", "--out", "out") == 0
     rows = json.loads((tmp_path / "out" / "summary.json").read_text())

@@ -11,8 +11,8 @@ TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
 BENCHES: dict[str, Bench] = {}
 
 
-# The same functions as momentum_clustering.
-SLOW = {"myopic_clustering"}
+# They share their functions with momentum_clustering and with hypcluster, which are checked every time.
+SLOW = {"myopic_clustering", "hypcluster_auto", "ifca"}
 
 
 def marks(name):
