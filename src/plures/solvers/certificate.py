@@ -1,0 +1,175 @@
+"""What proves an answer: a feasible dual, the gap it leaves, and for every cluster the margin of its flow.
+
+For any duals with |u_e| <= alpha w_e and any models x, with r_i = grad f_i(x_i) + outflow_i(u),
+
+    Phi(x) - Phi*  <=  sum_e (alpha w_e |x_head - x_tail| - <u_e, x_head - x_tail>)  +  sum_i  r_i^T M_i^-1 r_i / 2     (G)
+
+where M_i is curvature that f_i has everywhere. Where M_i is small the second sum says little; one number per client,
+min_x f_i(x) + <outflow_i(u), x>, then gives the true gap between the two problems.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from plures.solvers.clients import Clients
+from plures.solvers.electric import corrected
+from plures.solvers.flow import HAIR, Flow, alternated, flow_test, threshold
+from plures.solvers.graph import Graph, Ints, lengths
+from plures.solvers.grouped import Partition
+from plures.solvers.links import Floats
+from plures.solvers.prox import lowest, shortfall
+
+QUICK = 30
+"""Turns of alternating projections for all clusters at once, before those that fail are looked at one by one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """Duals ``u`` (edges, dim), the ``gap`` they leave, and per cluster the bracket of phi, low <= phi <= high.
+
+    ``held`` says of every cluster whether a flow shows that it stays fused: margin alpha - high not below 0.
+    """
+
+    alpha: float
+    u: Floats
+    gap: float
+    low: Floats
+    high: Floats
+    residual: float
+    distinct: bool
+
+    @property
+    def held(self) -> np.ndarray:
+        """(K,) whether each cluster is shown to stay fused."""
+        return self.high <= self.alpha * (1 + HAIR)
+
+    @property
+    def margins(self) -> Floats:
+        """(K,) alpha minus the strain of the flow shown."""
+        return self.alpha - self.high
+
+    @property
+    def exact(self) -> bool:
+        """Whether the partition is proved to be the solution's: every cluster held, all of them apart."""
+        return bool(self.held.all()) and self.distinct
+
+
+def objective(clients: Clients, graph: Graph, alpha: float, x: Floats) -> float:
+    """Phi at (N, dim) models."""
+    return float(clients.value(x).sum()) + alpha * graph.penalty(x)
+
+
+def gap_bound(clients: Clients, graph: Graph, alpha: float, x: Floats, u: Floats) -> float:
+    """(G): how far Phi(x) is at most above the best, from x and feasible duals alone."""
+    apart = graph.gaps(x)
+    loose = alpha * graph.weight @ lengths(apart) - np.vdot(u, apart)
+    left = clients.slope(x) + graph.outflow(u)
+    return max(float(loose), 0.0) + float(shortfall(clients, left).sum())
+
+
+def true_gap(clients: Clients, graph: Graph, alpha: float, x: Floats, u: Floats) -> float:
+    """The gap between the two problems: every client says how low its tilted loss can get."""
+    dual = float(lowest(clients, graph.outflow(u), x).sum())
+    return objective(clients, graph, alpha, x) - dual
+
+
+def forces(partition: Partition, alpha: float, w: Floats) -> tuple[Floats, Floats]:
+    """(N, dim) what each client's cluster must hold, b_i, and the duals of the edges between clusters.
+
+    b_i = -grad f_i(w_k) - alpha sum_{j outside} w_ij (w_k - w_l) / |w_k - w_l|, which sums to zero over a cluster at
+    the solution of the partition's own problem.
+    """
+    graph, x = partition.graph, w[partition.label]
+    apart = graph.gaps(x)
+    size = np.where(partition.inside, np.inf, np.maximum(lengths(apart), 1e-300))
+    u = (alpha * graph.weight / size)[:, None] * apart
+    return -partition.clients.slope(x) - graph.outflow(u), u
+
+
+def certify(
+    partition: Partition, alpha: float, w: Floats, *, start: Floats | None = None, search: int = 2_000
+) -> tuple[Certificate, list[Flow | None]]:
+    """Whether the partition with models ``w`` (K, dim) is the solution's, with the flows that show it.
+
+    Flows start from the electrical one, or from ``start`` (duals of an earlier answer) after correction. Clusters without
+    a flow are looked at one by one (not at all with ``search`` up to ``QUICK``); those that fall apart come with their
+    test, whose ``split`` says how.
+    """
+    clients, inner, own, number = partition.clients, partition.inner, partition.own, partition.number
+    b, u = forces(partition, alpha, w)
+    low = _lone_pulls(b, inner, partition.label, number)
+    tests: list[Flow | None] = [None] * number
+    if search <= QUICK and low.max() > alpha * (1 + HAIR):
+        return Certificate(alpha, u, np.inf, low, np.full(number, np.inf), np.inf, False), tests
+    first = None if start is None else start[partition.inside]
+    found = _first_flow(inner, b, first)
+    high = _strains(inner, found, own, number)
+    if (high > alpha * (1 + HAIR)).any():
+        found = alternated(b, inner, alpha, found, float(low.max()), most=min(search, QUICK))[0]
+        for k in np.flatnonzero(_strains(inner, found, own, number) > alpha * (1 + HAIR)) if search > QUICK else ():
+            members, edges = np.flatnonzero(partition.label == k), np.flatnonzero(own == k)
+            test = flow_test(
+                b[members], _induced(inner, members, edges), alpha, start=found[edges], max_steps=search
+            )
+            found[edges], tests[k], low[k] = test.u, test, max(low[k], test.low)
+        high = _strains(inner, found, own, number)
+    u[partition.inside] = found
+    left = clients.slope(w[partition.label]) + partition.graph.outflow(u)
+    gap = float(shortfall(clients, left).sum()) if (high <= alpha * (1 + HAIR)).all() else np.inf
+    distinct = _apart(partition.ties, w, gap, clients)
+    return Certificate(alpha, u, gap, low, high, float(np.abs(left).max()), distinct), tests
+
+
+def flow_margins(partition: Partition, alpha: float, w: Floats) -> Floats:
+    """(K,) alpha - phi_k by the best flow found for each cluster; infinite for a cluster of one."""
+    b, _ = forces(partition, alpha, w)
+    found = np.full(partition.number, np.inf)
+    for k in range(partition.number):
+        members, edges = np.flatnonzero(partition.label == k), np.flatnonzero(partition.own == k)
+        if len(members) > 1:
+            own = _induced(partition.inner, members, edges)
+            found[k] = alpha - threshold(b[members], own, tol=1e-3, most=300).high
+    return found
+
+
+def _first_flow(inner: Graph, b: Floats, first: Floats | None) -> Floats:
+    """The electrical flow, or the start corrected by it."""
+    if first is None or not first.any():
+        return corrected(inner, np.zeros((len(inner), b.shape[1])), b)
+    return corrected(inner, first, b)
+
+
+def _strains(inner: Graph, u: Floats, own: Ints, number: int) -> Floats:
+    """(K,) the largest |u_e| / w_e in each cluster."""
+    found = np.zeros(number)
+    np.maximum.at(found, own, lengths(u) / inner.weight)
+    return found
+
+
+def _lone_pulls(b: Floats, inner: Graph, label: Ints, number: int) -> Floats:
+    """(K,) the largest |b_i| / deg_i in each cluster, a lower bound of its phi."""
+    size = np.sqrt((b * b).sum(1))
+    pulls = np.where(inner.degree > 0, size / np.maximum(inner.degree, 1e-300), 0.0)
+    found = np.zeros(number)
+    np.maximum.at(found, label, pulls)
+    return found
+
+
+def _induced(inner: Graph, members: Ints, edges: Ints) -> Graph:
+    """The graph of one cluster, its members numbered from 0."""
+    place = np.zeros(inner.num, np.int64)
+    place[members] = np.arange(len(members))
+    return Graph(len(members), place[inner.head[edges]], place[inner.tail[edges]], inner.weight[edges])
+
+
+def _apart(ties: Graph, w: Floats, gap: float, clients: Clients) -> bool:
+    """Whether the models of different clusters are shown to differ: further apart than the gap allows."""
+    if len(w) < 2:
+        return True
+    if not np.isfinite(gap) or not len(ties):
+        return False
+    nearest = float(lengths(ties.gaps(w)).min())
+    return nearest > 0 and clients.least_curve > 0 and nearest > 2.0 * np.sqrt(2.0 * gap / clients.least_curve)

@@ -1,0 +1,303 @@
+"""Personal models fused by a sum of norms: fit one strength or a whole path, with proof.
+
+    min  sum_i f_i(x_i)  +  alpha sum_{i<j} w_ij |x_i - x_j|
+
+    fitted = convex_clustering(loss="logistic").fit(tables, targets)
+    fitted.models, fitted.label, fitted.certificate, fitted.alpha_hat, fitted.path
+
+Armacki, Bajovic, Jakovetic, Kar: Personalized Federated Learning via Convex Clustering, arXiv 2202.00718. The solver, the flow
+test and the certificates are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+
+from plures.errors import BadData, BadValue, UnknownChoice
+from plures.solvers.certificate import Certificate, flow_margins
+from plures.solvers.clients import Clients, as_clients
+from plures.solvers.graph import Graph, Ints, check_room, complete, mixed, nearest, sketched
+from plures.solvers.grouped import Partition
+from plures.solvers.interval import Interval, certified_interval
+from plures.solvers.links import Floats, Link
+from plures.solvers.newcomer import Placed, placed
+from plures.solvers.path import (
+    Consensus,
+    Path,
+    Tell,
+    by_criterion,
+    by_hold_out,
+    by_plateau,
+    check_selector,
+    consensus,
+    follow,
+    grid,
+    plateau_of,
+)
+from plures.solvers.prox import own_best
+from plures.solvers.scalings import FACTORS, to_alpha
+from plures.solvers.solve import Problem, Solution, solve
+
+GRAPHS = ("knn", "complete", "mixture")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvexClustering:
+    """How to fuse; ``fit`` and ``fit_path`` take one table and one list of targets per client.
+
+    ``lam`` is "auto", or a number in the unit ``scaling``: "t" (alpha over alpha_hat), "alpha", or one of the paper's
+    (``plures.solvers.FACTORS``). "auto" follows a path of ``num_lams`` strengths down to ``least`` times alpha_hat and takes
+    the one that ``select`` likes: "bic", "plateau" or "hold-out". ``graph`` is "knn" (neighbors by gradients at the global
+    model, ``sketch`` numbers of each if given), "complete", "mixture" (``theta`` of the complete one) or a ``Graph``.
+    ``weighting="examples"`` counts a client by its rows. ``refit="cluster"`` trains every cluster found by itself.
+    """
+
+    loss: str | Link = "logistic"
+    ridge: float = 1e-3
+    intercept: bool = True
+    intercept_ridge: float | None = None
+    lam: float | str = "auto"
+    scaling: str = "t"
+    select: str = "bic"
+    graph: str | Graph = "knn"
+    num_neighbors: int = 10
+    theta: float = 0.1
+    sketch: int | None = None
+    num_lams: int = 30
+    least: float = 0.01
+    weighting: str = "clients"
+    refit: str = "none"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_selector(self.select)
+        if isinstance(self.lam, str):
+            if self.lam != "auto":
+                raise BadValue("lam", self.lam, '"auto" or a positive number')
+        elif not 0 < self.lam < np.inf:
+            raise BadValue("lam", self.lam, '"auto" or a positive number; 0 is every client by itself')
+        for kind, given, known in (
+            ("scaling", self.scaling, ("t", *FACTORS)),
+            ("weighting", self.weighting, ("clients", "examples")),
+            ("refit", self.refit, ("none", "cluster")),
+        ):
+            if given not in known:
+                raise UnknownChoice(kind, given, known)
+        if isinstance(self.graph, str) and self.graph not in GRAPHS:
+            raise UnknownChoice("graph", self.graph, GRAPHS)
+
+    def fit(self, x: Sequence[ArrayLike], y: Sequence[ArrayLike], *, tell: Tell | None = None) -> Fitted:
+        """The fused models at ``lam``."""
+        clients = self._clients(x, y)
+        if self.lam == "auto":
+            return self._chosen(clients, tell)
+        graph, start = self._graph(clients)
+        problem = Problem(clients, graph, self._alpha(start.alpha_hat, clients.num))
+        if problem.alpha >= start.alpha_hat:
+            whole = np.zeros(clients.num, np.int64)
+            found = solve(problem, guess=whole, start=np.broadcast_to(start.model, (clients.num, clients.dim)))
+        else:
+            found = solve(problem)
+        return self._fitted(clients, graph, start, found, None)
+
+    def fit_path(self, x: Sequence[ArrayLike], y: Sequence[ArrayLike], *, tell: Tell | None = None) -> Fitted:
+        """The whole path, and of it the strength that ``select`` likes."""
+        return replace(self, lam="auto").fit(x, y, tell=tell)
+
+    def _chosen(self, clients: Clients, tell: Tell | None) -> Fitted:
+        graph, start = self._graph(clients)
+        if clients.num == 1 or start.alpha_hat == 0:
+            found = solve(Problem(clients, graph, 1.0), guess=np.zeros(clients.num, np.int64))
+            return self._fitted(clients, graph, start, found, None)
+        alphas = grid(start.alpha_hat, self.num_lams, self.least)
+        path = Path(follow(clients, graph, alphas, start, tell=tell), start.alpha_hat)
+        if self.select == "hold-out":
+            kept, held = _held_out(clients, self.seed)
+            step = by_hold_out(follow(kept, graph, alphas, consensus(kept), tell=tell), held)
+        else:
+            step = by_criterion(path, clients) if self.select == "bic" else by_plateau(path, clients)
+        return self._fitted(clients, graph, start, path.solutions[step], path)
+
+    def _clients(self, x: Sequence[ArrayLike], y: Sequence[ArrayLike]) -> Clients:
+        clients = as_clients(
+            x, y, loss=self.loss, ridge=self.ridge, intercept=self.intercept, intercept_ridge=self.intercept_ridge
+        )
+        if self.weighting == "examples":
+            clients = clients.weighted(clients.counts / clients.counts.mean())
+        return clients
+
+    def _graph(self, clients: Clients) -> tuple[Graph, Consensus]:
+        """The graph, and the consensus on it."""
+        num, dim = clients.num, clients.dim
+        if isinstance(self.graph, Graph):
+            if self.graph.num != num:
+                raise BadData(f"the graph is for {self.graph.num} clients, there are {num}")
+            return self.graph, consensus(clients, self.graph)
+        if self.graph != "knn":
+            check_room(num * (num - 1) // 2, dim)
+        if self.graph == "complete" or num <= 2:
+            graph = complete(num)
+            return graph, consensus(clients, graph)
+        slopes = consensus(clients).slopes
+        if self.sketch is not None:
+            slopes = sketched(jax.random.key(self.seed), slopes, self.sketch)
+        graph = nearest(slopes, self.num_neighbors)
+        graph = mixed(graph, self.theta) if self.graph == "mixture" else graph
+        return graph, consensus(clients, graph)
+
+    def _alpha(self, alpha_hat: float, num: int) -> float:
+        lam = float(self.lam)
+        return lam * alpha_hat if self.scaling == "t" else to_alpha(lam, self.scaling, num)
+
+    def _fitted(
+        self, clients: Clients, graph: Graph, start: Consensus, found: Solution, path: Path | None
+    ) -> Fitted:
+        models = found.models if self.refit == "none" else alone(found.partition, found.models)
+        whole = 1.0 if graph.is_uniform else self.theta if self.graph == "mixture" else 0.0
+        return Fitted(clients, graph, start, found, models, path, self.num_neighbors, whole)
+
+
+def convex_clustering(**options: object) -> ConvexClustering:
+    """How to fuse personal models: see ``ConvexClustering`` for the options, then ``fit`` or ``fit_path``."""
+    return ConvexClustering(**options)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Fused models and what is known of them.
+
+    ``models`` (K, dim) and ``label`` (N,); ``solution`` has the exact answer of the problem, which differs from
+    ``models`` after a refit; ``path`` is there where one was followed.
+    """
+
+    clients: Clients
+    graph: Graph
+    consensus: Consensus
+    solution: Solution
+    models: Floats
+    path: Path | None
+    num_neighbors: int
+    theta: float  # the weight of the complete graph in the graph
+
+    @property
+    def label(self) -> Ints:
+        """(N,) the cluster of each client."""
+        return self.solution.label
+
+    @property
+    def certificate(self) -> Certificate:
+        """What proves the answer."""
+        return self.solution.certificate
+
+    @property
+    def alpha(self) -> float:
+        """The strength of the penalty."""
+        return self.certificate.alpha
+
+    @property
+    def alpha_hat(self) -> float:
+        """The least alpha at which everybody shares the global model."""
+        return self.consensus.alpha_hat
+
+    @property
+    def t(self) -> float:
+        """alpha over alpha_hat."""
+        return self.alpha / self.alpha_hat if self.alpha_hat else np.inf
+
+    @cached_property
+    def margins(self) -> Floats:
+        """(K,) alpha - phi_k: how much weaker the penalty could be before each cluster falls apart, its model staying.
+
+        A lower bound, within a thousandth of phi where the search for the best flow ends in time. Infinite for a
+        cluster of one client.
+        """
+        return flow_margins(self.solution.partition, self.alpha, self.solution.models)
+
+    def interval(self) -> Interval | None:
+        """The alphas around this one for which the partition is the solution's; None where it is not proved here."""
+        return certified_interval(
+            self.solution.partition, self.alpha, self.solution.models, duals=self.certificate.u
+        )
+
+    def place(self, x: ArrayLike, y: ArrayLike) -> Placed:
+        """Where a new client goes, all others staying as they are."""
+        return placed(self, np.asarray(x, float), np.asarray(y, float))
+
+    def predict(self, client: int, x: ArrayLike) -> Floats:
+        """The linear predictor of a client's model for rows of its table: (rows,) or (rows, outputs)."""
+        return outputs(self.clients, self.models[self.label[client]], x)
+
+    def summary(self) -> list[str]:
+        """What to tell of the answer, line by line."""
+        proof, sizes = self.certificate, np.sort(self.solution.sizes)[::-1]
+        shown = ", ".join(str(size) for size in sizes[:10]) + (", .." if len(sizes) > 10 else "")
+        rounds, dim = self.solution.rounds, self.clients.dim
+        lines = [
+            f"alpha {self.alpha:.6g}, alpha_hat {self.alpha_hat:.6g}, t {self.t:.4g}",
+            f"{len(sizes)} clusters of {shown} clients" if len(sizes) > 1 else f"1 cluster of all {shown} clients",
+            f"rounds {rounds}; per client {8 * dim * rounds:,} bytes down and at most {8 * dim * (1 + dim) * rounds:,} up "
+            "(a gradient and a curvature, 8 bytes a number)",
+        ]
+        if proof.exact:
+            least = float(self.margins.min(initial=np.inf))
+            margin = f", least margin alpha - phi {least:.3g}" if np.isfinite(least) else ""
+            lines.append(f"proved: these are the clusters of the exact solution (gap {proof.gap:.1e}{margin})")
+        else:
+            lines.append(f"not proved to be exact: the value is at most {proof.gap:.1e} above the best")
+        if self.t >= 1:
+            lines.append("alpha is not below alpha_hat: this is the global model")
+        if self.path is not None:
+            step = int(np.argmin(np.abs(self.path.alphas - self.alpha)))
+            upper, lower = plateau_of(self.path, step)
+            lines.append(f"the same clusters from alpha {lower:.4g} to {upper:.4g} ({upper / lower:.2g} times)")
+        return lines
+
+
+def outputs(clients: Clients, model: Floats, x: ArrayLike) -> Floats:
+    """The linear predictor of a model for rows of a table."""
+    table = np.asarray(x, float)
+    table = table.reshape(len(table), -1)
+    width = clients.a.shape[2]
+    if table.shape[1] == width - 1:
+        table = np.concatenate([table, np.ones((len(table), 1))], axis=1)
+    if table.shape[1] != width:
+        raise BadData(f"the table has {table.shape[1]} columns, the clients' have {width - 1}")
+    found: Floats = table @ model.reshape(width, -1)
+    return found[:, 0] if clients.link.num_outputs == 1 else found
+
+
+def alone(partition: Partition, start: Floats) -> Floats:
+    """(K, dim) every cluster's own best model, without the pull of the others."""
+    clients = partition.clients
+    found = []
+    for k in range(partition.number):
+        own = clients.take(partition.label == k)
+        rows = Clients(
+            own.a.reshape(1, -1, own.a.shape[2]),
+            own.y.reshape(1, -1),
+            own.share.reshape(1, -1) / own.num,
+            own.ridge,
+            own.link,
+        )
+        found.append(own_best(rows, start[k][None]).x[0])
+    return np.stack(found)
+
+
+def _held_out(clients: Clients, seed: int) -> tuple[Clients, Clients]:
+    """Four fifths of every client's rows, and the rest; a client with fewer than two rows keeps all on both sides."""
+    draw = np.asarray(jax.random.uniform(jax.random.key(seed), clients.share.shape))
+    rank = np.argsort(np.argsort(np.where(clients.share > 0, draw, np.inf), axis=1), axis=1)
+    apart = (rank < np.maximum(1, np.round(0.2 * clients.counts))[:, None]) & (clients.counts > 1)[:, None]
+
+    def only(rows: np.ndarray) -> Clients:
+        kept = np.where(rows & (clients.share > 0), clients.share, 0.0)
+        total = kept.sum(1, keepdims=True)
+        return replace(clients, share=kept * clients.share.sum(1, keepdims=True) / np.maximum(total, 1e-300))
+
+    return only(~apart), only(apart | (clients.counts <= 1)[:, None])

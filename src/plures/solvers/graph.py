@@ -1,0 +1,272 @@
+"""Who is fused with whom: weighted graphs of clients, as lists of edges.
+
+Weights are scaled so that they sum to N (N - 1) / 2, as on the complete graph of unit weights: alpha keeps its unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
+from scipy.spatial import cKDTree
+from scipy.spatial.distance import pdist, squareform
+
+from plures.errors import BadValue, Unsupported
+from plures.solvers.links import Floats
+from plures.types import Key
+
+Ints = NDArray[np.int64]
+
+MOST_BYTES = 8 * 2**30
+"""What the edge arrays of one problem may take."""
+
+FULL = 120_000
+"""Up to so many entries the matrix of clients and edges is kept full: for few clients that is quicker."""
+
+SMALL = 2_000
+"""Up to so many points distances between all pairs are looked at."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Edges (head < tail) of positive weight between ``num`` clients."""
+
+    num: int
+    head: Ints
+    tail: Ints
+    weight: Floats
+    known: tuple[int, Ints] | None = None  # its connected components, where they are known
+
+    def __len__(self) -> int:
+        return len(self.head)
+
+    @cached_property
+    def divergence(self) -> Any:
+        """(clients, edges): +1 where the client is the head, -1 where it is the tail. Full where small, else sparse."""
+        edges = np.arange(len(self))
+        if self.num * len(self) <= FULL:
+            full = np.zeros((self.num, len(self)))
+            full[self.head, edges], full[self.tail, edges] = 1.0, -1.0
+            return full
+        values = np.concatenate([np.ones(len(self)), -np.ones(len(self))])
+        places = np.concatenate([self.head, self.tail]), np.concatenate([edges, edges])
+        return sparse.csr_array((values, places), shape=(self.num, len(self)))
+
+    @cached_property
+    def touching(self) -> Any:
+        """(clients, edges): touching @ v sums over the edges of each client, whichever end it is."""
+        return abs(self.divergence)
+
+    @cached_property
+    def degree(self) -> Floats:
+        """(clients,) summed weights."""
+        return self.summed(self.weight)
+
+    @cached_property
+    def num_edges(self) -> Floats:
+        """(clients,) how many edges each has."""
+        return self.summed(np.ones(len(self)))
+
+    @cached_property
+    def laplacian(self) -> Any:
+        """(clients, clients) of the weights, full where the divergence is."""
+        if isinstance(self.divergence, np.ndarray):
+            return (self.divergence * self.weight) @ self.divergence.T
+        across = sparse.coo_array((self.weight, (self.head, self.tail)), shape=(self.num, self.num))
+        diagonal = sparse.coo_array((self.degree, (np.arange(self.num), np.arange(self.num))))
+        return (diagonal.tocsc() - across.tocsc() - across.T.tocsc()).tocsc()
+
+    @cached_property
+    def is_uniform(self) -> bool:
+        """Whether this is the complete graph with equal weights."""
+        return len(self) == self.num * (self.num - 1) // 2 and (not len(self) or bool(np.ptp(self.weight) == 0))
+
+    def summed(self, values: Floats) -> Floats:
+        """(clients,) sums over the edges of each."""
+        found: Floats = np.bincount(self.head, values, self.num) + np.bincount(self.tail, values, self.num).astype(
+            float
+        )
+        return found
+
+    def gaps(self, x: Floats) -> Floats:
+        """(edges, dim) differences of what stands at head and tail."""
+        return x[self.head] - x[self.tail]
+
+    def outflow(self, u: Floats) -> Floats:
+        """(clients, dim) what leaves each client along its edges."""
+        return self.divergence @ u
+
+    def penalty(self, x: Floats) -> float:
+        """sum_e w_e |x_head - x_tail|."""
+        return float(self.weight @ lengths(self.gaps(x)))
+
+    def parts(self) -> tuple[int, Ints]:
+        """How many connected components there are, and which one each client is in."""
+        if self.known is not None:
+            return self.known
+        across = sparse.coo_array((np.ones(len(self)), (self.head, self.tail)), shape=(self.num, self.num))
+        number, label = connected_components(across, directed=False)
+        return int(number), label.astype(np.int64)
+
+    def contracted(self, label: Ints, number: int) -> tuple[Graph, Ints]:
+        """The graph between groups, weights summed, and for every edge its new one (-1: inside a group)."""
+        one, other = label[self.head], label[self.tail]
+        low, high = np.minimum(one, other), np.maximum(one, other)
+        outside = np.flatnonzero(low != high)
+        codes, place = np.unique(low[outside] * number + high[outside], return_inverse=True)
+        weight: Floats = np.bincount(place, self.weight[outside], len(codes)).astype(float)
+        renamed = np.full(len(self), -1)
+        renamed[outside] = place
+        return Graph(number, codes // number, codes % number, weight), renamed
+
+    def among(self, edges: NDArray[np.bool_] | Ints) -> Graph:
+        """The graph with some of its edges."""
+        return Graph(self.num, self.head[edges], self.tail[edges], self.weight[edges])
+
+    def normalized(self) -> Graph:
+        """Weights scaled to sum to N (N - 1) / 2."""
+        total = self.weight.sum()
+        if not total:
+            return self
+        return replace(self, weight=self.weight * (self.num * (self.num - 1) / 2 / total))
+
+
+def lengths(vectors: Floats) -> Floats:
+    """(edges,) Euclidean norms of the rows."""
+    return np.sqrt(np.einsum("ed,ed->e", vectors, vectors))
+
+
+def complete(num: int) -> Graph:
+    """All pairs, weight 1.
+
+    >>> len(complete(60))
+    1770
+    """
+    if num < 1:
+        raise BadValue("num", num, "1 or more")
+    head, tail = np.triu_indices(num, 1)
+    return Graph(num, head.astype(np.int64), tail.astype(np.int64), np.ones(len(head)))
+
+
+def from_edges(num: int, edges: ArrayLike, weight: ArrayLike | None = None) -> Graph:
+    """A graph of your own: (edges, 2) numbers of clients, and weights (1 for all). It must hang together."""
+    ends = np.asarray(edges, np.int64).reshape(-1, 2)
+    values = np.ones(len(ends)) if weight is None else np.asarray(weight, float)
+    if len(values) != len(ends) or not (values > 0).all() or not np.isfinite(values).all():
+        raise BadValue("weight", f"{len(values)} numbers", "one positive number for each edge")
+    if len(ends) and (ends.min() < 0 or ends.max() >= num or (ends[:, 0] == ends[:, 1]).any()):
+        raise BadValue("edges", "such a list", f"pairs of two different clients from 0 to {num - 1}")
+    graph = _merged(num, ends[:, 0], ends[:, 1], values)
+    number, _ = graph.parts()
+    if number > 1:
+        raise Unsupported(
+            f"the graph has {number} parts without an edge between them: clients of different parts are never fused. "
+            "Solve each part by itself, or join them (plures.solvers.linked)"
+        )
+    return graph
+
+
+def nearest(points: ArrayLike, num_neighbors: int = 10) -> Graph:
+    """Edges to the nearest neighbors, of either end, and minimum-spanning-tree links so that all hang together.
+
+    Points that lie on one another are neighbors like any others.
+    """
+    where = np.asarray(points, float)
+    num = len(where)
+    if num_neighbors < 1:
+        raise BadValue("num_neighbors", num_neighbors, "1 or more")
+    if num_neighbors >= num - 1:
+        return complete(num)
+    # One more than asked for: the nearest is the point itself, or its double.
+    _, found = cKDTree(where).query(where, k=num_neighbors + 1)
+    own = np.repeat(np.arange(num), num_neighbors + 1)
+    other = found.reshape(-1)
+    real = own != other
+    graph = _merged(num, own[real], other[real], np.ones(real.sum()))
+    return linked(replace(graph, weight=np.ones(len(graph))), where).normalized()
+
+
+def linked(graph: Graph, points: Floats) -> Graph:
+    """The graph with the shortest links that join its parts, as a minimum spanning tree has them."""
+    number, part = graph.parts()
+    while number > 1:
+        head, tail = _links(points, part, number)
+        graph = _merged(
+            graph.num,
+            np.concatenate([graph.head, head]),
+            np.concatenate([graph.tail, tail]),
+            np.concatenate([graph.weight, np.full(len(head), np.median(graph.weight) if len(graph) else 1.0)]),
+        )
+        number, part = graph.parts()
+    return graph
+
+
+def mixed(graph: Graph, theta: float) -> Graph:
+    """(1 - theta) of the graph and theta of the complete one."""
+    if not 0 <= theta <= 1:
+        raise BadValue("theta", theta, "a number in [0, 1]")
+    if theta == 0:
+        return graph
+    whole = complete(graph.num)
+    return _merged(
+        graph.num,
+        np.concatenate([graph.head, whole.head]),
+        np.concatenate([graph.tail, whole.tail]),
+        np.concatenate([(1 - theta) * graph.weight, theta * whole.weight]),
+    )
+
+
+def sketched(key: Key, points: Floats, dim: int) -> Floats:
+    """The points in fewer dimensions, by a random projection that keeps distances roughly (Johnson-Lindenstrauss)."""
+    if dim < 1:
+        raise BadValue("sketch", dim, "1 or more")
+    if dim >= points.shape[1]:
+        return points
+    drawn = np.asarray(jax.random.normal(key, (points.shape[1], dim)), float)
+    return points @ drawn / np.sqrt(dim)
+
+
+def check_room(num_edges: int, dim: int) -> None:
+    """Refuse a graph whose three edge arrays do not fit into memory, before they are made."""
+    needed = 3 * num_edges * dim * 8
+    if needed > MOST_BYTES:
+        raise Unsupported(
+            f"{num_edges:,} edges of {dim} numbers need {needed / 2**30:,.0f} GB, more than the {MOST_BYTES / 2**30:.0f} "
+            "GB allowed: use the graph of nearest neighbors (graph='knn')"
+        )
+
+
+def _merged(num: int, one: Ints, other: Ints, weight: Floats) -> Graph:
+    """Edges with the smaller end first; an edge named twice is one, of the summed weight."""
+    low, high = np.minimum(one, other), np.maximum(one, other)
+    codes, place = np.unique(low * num + high, return_inverse=True)
+    return Graph(num, codes // num, codes % num, np.bincount(place, weight, len(codes)).astype(float))
+
+
+def _links(points: Floats, part: Ints, number: int) -> tuple[Ints, Ints]:
+    """For every part but the largest the shortest way out of it."""
+    if len(points) <= SMALL:
+        return _tree_links(points, part)
+    heads, tails = [], []
+    for one in np.argsort(np.bincount(part, minlength=number))[:-1]:
+        inside, outside = np.flatnonzero(part == one), np.flatnonzero(part != one)
+        apart, found = cKDTree(points[outside]).query(points[inside])
+        best = int(np.argmin(apart))
+        heads.append(inside[best])
+        tails.append(outside[found[best]])
+    return np.array(heads), np.array(tails)
+
+
+def _tree_links(points: Floats, part: Ints) -> tuple[Ints, Ints]:
+    """The edges of a minimum spanning tree that go from one part to another."""
+    # Zero means "no edge" to the library: points that lie on one another get a hair's breadth.
+    apart = squareform(np.maximum(pdist(points), 1e-300))
+    tree = minimum_spanning_tree(sparse.csr_array(apart)).tocoo()
+    between = part[tree.row] != part[tree.col]
+    return tree.row[between].astype(np.int64), tree.col[between].astype(np.int64)

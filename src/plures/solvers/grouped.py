@@ -1,0 +1,163 @@
+"""Clients in groups that share a model: the sums of their losses, as functions of one model per group.
+
+    F(w)  =  sum_i f_i(w_{k(i)})  +  alpha sum_{k<l} W_kl |w_k - w_l|
+
+Only sums over a group are needed here, so this is all that a server learns from secure aggregation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plures.solvers.clients import Clients
+from plures.solvers.graph import Graph, Ints
+from plures.solvers.links import Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Bend:
+    """Value, slope (K, dim) and curvature (K, dim, dim) of the groups' summed losses."""
+
+    value: float
+    slope: Floats
+    curve: Floats
+
+
+class Grouped:
+    """The summed losses of groups of clients; ``label`` has 0 .. number - 1."""
+
+    def __init__(self, clients: Clients, label: Ints, number: int) -> None:
+        order = np.argsort(label, kind="stable")
+        self.number, self.dim, self.link = number, clients.dim, clients.link
+        self.size = np.bincount(label, minlength=number).astype(float)
+        self.ridge = self.size[:, None] * clients.ridge
+        self._bounds = np.concatenate([[0], np.cumsum(self.size.astype(np.int64))]) * clients.a.shape[1]
+        own = clients if number == 1 or (order[1:] > order[:-1]).all() else clients.take(order)
+        self._a = own.a.reshape(-1, own.a.shape[2])
+        self._y, self._share = own.y.reshape(-1), own.share.reshape(-1)
+        self._batched = number > 4 and bool((self.size == self.size[0]).all())
+        self._quadratic = _moments(self) if clients.link.name == "least_squares" else None
+
+    def parts(self) -> list[tuple[int, slice]]:
+        """The rows of each group."""
+        return [(k, slice(self._bounds[k], self._bounds[k + 1])) for k in range(self.number)]
+
+    def value(self, w: Floats) -> float:
+        """The summed losses at (K, dim) models."""
+        pen = 0.5 * float((self.ridge * w * w).sum())
+        if self._quadratic is not None:
+            curve, linear, constant = self._quadratic
+            return pen + float(0.5 * np.einsum("ki,kij,kj->", w, curve, w) - (linear * w).sum() + constant)
+        outputs = self._outputs(w)
+        return pen + float(self._share @ self.link.value(outputs, self._y))
+
+    def bend(self, w: Floats) -> Bend:
+        """Value, slope and curvature."""
+        value, slope, curve = 0.5 * float((self.ridge * w * w).sum()), self.ridge * w, self._ridge_curve()
+        if self._quadratic is not None:
+            gram, linear, constant = self._quadratic
+            pull = np.einsum("kij,kj->ki", gram, w)
+            value += float(0.5 * (pull * w).sum() - (linear * w).sum() + constant)
+            return Bend(value, slope + pull - linear, curve + gram)
+        outputs = self._outputs(w)
+        value += float(self._share @ self.link.value(outputs, self._y))
+        slopes = self.link.slope(outputs, self._y) * self._share[:, None]
+        curves = self.link.curve(outputs, self._y) * self._share[:, None, None]
+        return Bend(value, slope + self._slopes(slopes), curve + self._curves(curves))
+
+    def _outputs(self, w: Floats) -> Floats:
+        models = w.reshape(self.number, -1, self.link.num_outputs)
+        if self._batched:
+            return np.matmul(self._a.reshape(self.number, -1, self._a.shape[1]), models).reshape(len(self._a), -1)
+        found = np.empty((len(self._a), self.link.num_outputs))
+        for k, rows in self.parts():
+            np.matmul(self._a[rows], models[k], out=found[rows])
+        return found
+
+    def _slopes(self, slopes: Floats) -> Floats:
+        if self._batched:
+            rows = self._a.reshape(self.number, -1, self._a.shape[1]).swapaxes(1, 2)
+            return np.matmul(rows, slopes.reshape(self.number, -1, slopes.shape[1])).reshape(self.number, -1)
+        return np.stack([(self._a[rows].T @ slopes[rows]).reshape(-1) for _, rows in self.parts()])
+
+    def _curves(self, curves: Floats) -> Floats:
+        outputs, width = self.link.num_outputs, self._a.shape[1]
+        if self._batched and outputs == 1:
+            table = self._a.reshape(self.number, -1, width)
+            return np.matmul(table.swapaxes(1, 2), table * curves.reshape(self.number, -1, 1))
+        found = np.empty((self.number, width, outputs, width, outputs))
+        for k, rows in self.parts():
+            a = self._a[rows]
+            for c in range(outputs):
+                for e in range(c, outputs):
+                    found[k, :, c, :, e] = a.T @ (a * curves[rows, c, e, None])
+                    found[k, :, e, :, c] = found[k, :, c, :, e]
+        return found.reshape(self.number, self.dim, self.dim)
+
+    def _ridge_curve(self) -> Floats:
+        found = np.zeros((self.number, self.dim, self.dim))
+        found[:, np.arange(self.dim), np.arange(self.dim)] = self.ridge
+        return found
+
+
+def _moments(groups: Grouped) -> tuple[Floats, Floats, float]:
+    """What determines squared errors: sums of a a^T, of a y, and of y^2 / 2."""
+    share, a, y = groups._share, groups._a, groups._y
+    curve = np.stack([a[rows].T @ (a[rows] * share[rows, None]) for _, rows in groups.parts()])
+    linear = np.stack([a[rows].T @ (share[rows] * y[rows]) for _, rows in groups.parts()])
+    return curve, linear, 0.5 * float(share @ (y * y))
+
+
+class Partition:
+    """Clients in groups, and the graph between and within the groups; what is worked out is kept for the next alpha."""
+
+    def __init__(self, clients: Clients, graph: Graph, label: Ints) -> None:
+        self.clients, self.graph, self.label = clients, graph, label
+        self.number = int(label.max()) + 1
+
+    @cached_property
+    def groups(self) -> Grouped:
+        """The groups' summed losses."""
+        return Grouped(self.clients, self.label, self.number)
+
+    @cached_property
+    def ties(self) -> Graph:
+        """The graph between groups, weights summed."""
+        return self.graph.contracted(self.label, self.number)[0]
+
+    @cached_property
+    def inside(self) -> NDArray[np.bool_]:
+        """(edges,) which edges lie within a group."""
+        return self.label[self.graph.head] == self.label[self.graph.tail]
+
+    @cached_property
+    def inner(self) -> Graph:
+        """The graph within groups."""
+        found = self.graph.among(self.inside)
+        return replace(found, known=(self.number, self.label)) if self.graph.is_uniform else found
+
+    @cached_property
+    def own(self) -> Ints:
+        """(inner edges,) the group of each."""
+        return self.label[self.graph.head[self.inside]]
+
+    def at(self, alpha: float) -> Reduced:
+        """Its problem at one alpha."""
+        return Reduced(self.groups, self.ties, alpha)
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """The problem of a partition: groups of clients, what ties the groups, and how strongly."""
+
+    groups: Grouped
+    ties: Graph
+    alpha: float
+
+    def value(self, w: Floats) -> float:
+        """The objective at one model per group; that of the clients at those models."""
+        return self.groups.value(w) + self.alpha * self.ties.penalty(w)

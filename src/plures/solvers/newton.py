@@ -1,0 +1,155 @@
+"""Newton's method for one model per group, exact or with norms rounded off.
+
+    sum_k F_k(w_k)  +  alpha sum_e W_e sqrt(|w_head - w_tail|^2 + eps^2)
+
+With eps = 0 this is the problem itself, smooth as long as no two models meet. With eps > 0 it is smooth everywhere, and
+u_e = alpha W_e (w_head - w_tail) / sqrt(...) are duals that are strictly allowed: as eps shrinks, so does the gap
+that they certify, and it shows who is fused, for any number of clusters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.sparse.linalg import splu
+
+from plures.solvers.graph import Graph, Ints
+from plures.solvers.grouped import Bend, Reduced
+from plures.solvers.links import Floats
+
+DENSE = 600
+"""Up to so many unknowns the Newton system is solved as a full matrix."""
+
+MOST_STEPS = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Centered:
+    """Models (K, dim), duals between groups (edges, dim), how far the slope is from zero, and the steps made.
+
+    ``met`` names the edges whose ends met on the way: the exact problem has a kink there.
+    """
+
+    w: Floats
+    u: Floats
+    residual: float
+    steps: int
+    met: Ints
+
+
+def centered(
+    problem: Reduced, start: Floats, *, eps: float = 0.0, tol: float = 1e-13, most: int = MOST_STEPS
+) -> Centered:
+    """The models at which the slope is at most ``tol`` of its parts, or where two of them met."""
+    ties, now = problem.ties, _at(problem, start, eps)
+    size = max(float(np.abs(start).max()), 1.0)
+    none = np.empty(0, np.int64)
+    for count in range(most):
+        if now.residual <= tol * _scale(now):
+            return Centered(now.w, now.u, now.residual, count, none)
+        step = -_solved(problem, now)
+        ahead = _searched(problem, now, step, eps)
+        if ahead is None:
+            return Centered(now.w, now.u, now.residual, count, none)
+        before, now = now.norms, ahead
+        if eps == 0.0 and len(ties):
+            met = np.flatnonzero(
+                (now.norms < 1e-3 * before) & (now.norms < 1e-2 * size) | (now.norms <= 1e-9 * size)
+            )
+            if len(met):
+                return Centered(now.w, now.u, now.residual, count + 1, met)
+    return Centered(now.w, now.u, now.residual, most, none)
+
+
+@dataclass(frozen=True, eq=False)
+class _Here:
+    """All that is known at some models."""
+
+    w: Floats
+    bend: Bend
+    gaps: Floats
+    norms: Floats
+    u: Floats
+    slope: Floats
+    value: float
+    residual: float
+
+
+def _at(problem: Reduced, w: Floats, eps: float) -> _Here:
+    bend, gaps = problem.groups.bend(w), problem.ties.gaps(w)
+    norms = np.sqrt(np.einsum("ed,ed->e", gaps, gaps) + eps * eps)
+    u = (problem.alpha * problem.ties.weight / np.maximum(norms, 1e-300))[:, None] * gaps
+    slope = bend.slope + problem.ties.outflow(u)
+    value = bend.value + problem.alpha * float(problem.ties.weight @ norms)
+    return _Here(w, bend, gaps, norms, u, slope, value, float(np.abs(slope).max()))
+
+
+def _scale(here: _Here) -> float:
+    """The size of what cancels in the slope: curvature times models, and what groups push with."""
+    steep = float(here.bend.curve.diagonal(axis1=1, axis2=2).max())
+    return max(steep * float(np.abs(here.w).max()), float(np.abs(here.u).max(initial=0.0)), steep * 1e-3, 1e-300)
+
+
+def _searched(problem: Reduced, here: _Here, step: Floats, eps: float) -> _Here | None:
+    """Where the first of the steps 1, 1/2, 1/4 .. leads that gains a fair part of what the slope promises.
+
+    Near the end values drown in rounding: the full step is then taken as long as the slope shrinks.
+    """
+    drop = float(np.vdot(here.slope, step))
+    pace = 1.0
+    for _ in range(40):
+        ahead = _at(problem, here.w + pace * step, eps)
+        if ahead.value <= here.value + 1e-4 * pace * drop:
+            return ahead
+        if -drop < 1e-10 * abs(here.value):
+            return ahead if ahead.residual < 0.9 * here.residual else None
+        pace *= 0.5
+    return None
+
+
+def _solved(problem: Reduced, here: _Here) -> Floats:
+    """The Newton step for the slope, as (K, dim)."""
+    ties, slope, dim = problem.ties, here.slope, here.slope.shape[1]
+    far = np.maximum(here.norms, 1e-300)
+    unit = here.gaps / far[:, None]
+    blocks = (problem.alpha * ties.weight / far)[:, None, None] * (
+        np.eye(dim) - unit[:, :, None] * unit[:, None, :]
+    )
+    diagonal = here.bend.curve + (ties.touching @ blocks.reshape(len(ties), dim * dim)).reshape(
+        here.bend.curve.shape
+    )
+    solver = _dense if slope.size <= DENSE else _sparse
+    return solver(ties, diagonal, blocks, slope)
+
+
+def _dense(ties: Graph, diagonal: Floats, blocks: Floats, slope: Floats) -> Floats:
+    number, dim = slope.shape
+    whole = np.zeros((number, dim, number, dim))
+    whole[np.arange(number), :, np.arange(number), :] = diagonal
+    whole[ties.head, :, ties.tail, :] = -blocks
+    whole[ties.tail, :, ties.head, :] = -blocks
+    matrix = whole.reshape(number * dim, number * dim)
+    try:
+        factor = cho_factor(matrix, check_finite=False, overwrite_a=False)
+        return cho_solve(factor, slope.reshape(-1), check_finite=False).reshape(number, dim)
+    except LinAlgError:
+        matrix = matrix + 1e-10 * np.trace(matrix) / len(matrix) * np.eye(len(matrix))
+        return np.linalg.lstsq(matrix, slope.reshape(-1), rcond=None)[0].reshape(number, dim)
+
+
+def _sparse(ties: Graph, diagonal: Floats, blocks: Floats, slope: Floats) -> Floats:
+    number, dim = slope.shape
+    rows = np.concatenate([np.arange(number), ties.head, ties.tail])
+    columns = np.concatenate([np.arange(number), ties.tail, ties.head])
+    values = np.concatenate([diagonal, -blocks, -blocks])
+    place = np.arange(dim)
+    at_row = (rows[:, None, None] * dim + place[:, None]) + 0 * place[None, None, :]
+    at_column = (columns[:, None, None] * dim + place[None, None, :]) + 0 * place[:, None]
+    matrix = sparse.coo_array(
+        (values.reshape(-1), (at_row.reshape(-1), at_column.reshape(-1))), shape=(number * dim, number * dim)
+    ).tocsc()
+    factor = splu(matrix, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}, diag_pivot_thresh=0.0)
+    return factor.solve(slope.reshape(-1)).reshape(number, dim)

@@ -1,0 +1,193 @@
+"""Solutions for many alphas, from the global model down, and which of them to take.
+
+Every step starts from the last: its clusters, models and flows. Clusters split as alpha falls, and now and then two
+fuse again: for losses that are not quadratic the path is no tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from plures.errors import BadValue, UnknownChoice
+from plures.solvers.clients import Clients
+from plures.solvers.flow import threshold
+from plures.solvers.graph import Graph, Ints
+from plures.solvers.grouped import Partition
+from plures.solvers.links import Floats
+from plures.solvers.prox import own_best
+from plures.solvers.solve import Problem, Solution, by_turns, solve
+
+Tell = Callable[[int, int], None]
+"""(done, of how many): called as a path goes on."""
+
+
+@dataclass(frozen=True)
+class Consensus:
+    """The global model (dim,), the clients' gradients there (N, dim), and the bracket of alpha_hat."""
+
+    model: Floats
+    slopes: Floats
+    low: float
+    high: float
+
+    @property
+    def alpha_hat(self) -> float:
+        """The least alpha at which everybody shares the global model: the upper end, which is proved."""
+        return self.high
+
+
+def consensus(clients: Clients, graph: Graph | None = None, *, tol: float = 1e-5) -> Consensus:
+    """The global model, and alpha_hat on the graph where one is given."""
+    everyone = np.zeros((1, clients.dim))
+    whole = Clients(
+        clients.a.reshape(1, -1, clients.a.shape[2]),
+        clients.y.reshape(1, -1),
+        clients.share.reshape(1, -1) / clients.num,
+        clients.ridge,
+        clients.link,
+    )
+    model = own_best(whole, everyone).x[0]
+    slopes = clients.slope(np.broadcast_to(model, (clients.num, clients.dim)))
+    if graph is None or clients.num == 1:
+        return Consensus(model, slopes, 0.0, 0.0)
+    most = 1_000 if len(graph) < 50_000 else 80
+    found = threshold(slopes.mean(0) - slopes, graph, tol=tol, most=most)
+    return Consensus(model, slopes, found.low, found.high)
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """Solutions from the largest alpha to the least."""
+
+    solutions: tuple[Solution, ...]
+    alpha_hat: float
+
+    @property
+    def alphas(self) -> Floats:
+        """(steps,) from the largest."""
+        return np.array([one.certificate.alpha for one in self.solutions])
+
+    @property
+    def t(self) -> Floats:
+        """(steps,) alpha over alpha_hat."""
+        return self.alphas / self.alpha_hat if self.alpha_hat else np.ones(len(self.solutions))
+
+    @property
+    def num_clusters(self) -> Ints:
+        """(steps,) clusters at each alpha."""
+        return np.array([one.num_clusters for one in self.solutions])
+
+    @property
+    def events(self) -> list[tuple[float, float, str]]:
+        """(upper alpha, lower alpha, what) of every step at which the partition changes, as alpha falls."""
+        found = []
+        for above, below in zip(self.solutions, self.solutions[1:], strict=False):
+            what = change(above.label, below.label)
+            if what:
+                found.append((above.certificate.alpha, below.certificate.alpha, what))
+        return found
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether clusters only ever split as alpha falls."""
+        return all(what == "split" for _, _, what in self.events)
+
+    def plateaus(self) -> list[tuple[int, int]]:
+        """(first, last) of every run of equal partitions."""
+        found, first = [], 0
+        for place in range(1, len(self.solutions) + 1):
+            if place == len(self.solutions) or change(self.solutions[first].label, self.solutions[place].label):
+                found.append((first, place - 1))
+                first = place
+        return found
+
+
+def change(one: Ints, other: Ints) -> str:
+    """ "" for the same partition, "split" where the other refines it, "merge" where it is coarser, else "regroup"."""
+    pairs = len(np.unique(one * (other.max() + 1) + other))
+    before, after = int(one.max()) + 1, int(other.max()) + 1
+    if pairs == before == after:
+        return ""
+    if pairs == after:
+        return "split"
+    return "merge" if pairs == before else "regroup"
+
+
+def grid(alpha_hat: float, number: int, least: float) -> Floats:
+    """``number`` alphas from alpha_hat to ``least`` times it, evenly on the logarithmic scale."""
+    if number < 2:
+        raise BadValue("num_lams", number, "2 or more")
+    if not 0 < least < 1:
+        raise BadValue("least", least, "a number between 0 and 1, as a share of alpha_hat")
+    return alpha_hat * np.geomspace(1.0, least, number)
+
+
+def follow(
+    clients: Clients, graph: Graph, alphas: Floats, start: Consensus, *, tell: Tell | None = None
+) -> tuple[Solution, ...]:
+    """Solutions at ``alphas``, from the largest down, each from the last."""
+    whole = Partition(clients, graph, np.zeros(clients.num, np.int64))
+    now = by_turns(Problem(clients, graph, float(alphas[0])), whole, start.model[None])
+    found: list[Solution] = []
+    for place, alpha in enumerate(alphas):
+        problem = Problem(clients, graph, float(alpha))
+        ahead = by_turns(problem, now.partition, now.models, duals=now.certificate.u)
+        now = (
+            ahead
+            if ahead.certificate.exact
+            else solve(problem, guess=ahead.label, start=ahead.x, duals=ahead.certificate.u)
+        )
+        found.append(now)
+        if tell is not None:
+            tell(place + 1, len(alphas))
+    return tuple(found)
+
+
+def criterion(clients: Clients, solution: Solution) -> float:
+    """BIC: M log(mean loss) + K d log M for M rows; for counts 2 M (mean loss), whose loss is a likelihood."""
+    rows = float(clients.counts.sum())
+    x = solution.x
+    loss = float((clients.value(x) - 0.5 * (x * x) @ clients.ridge).mean())
+    fit = 2.0 * rows * loss if clients.link.name == "poisson" else rows * np.log(max(loss, 1e-300))
+    return fit + solution.num_clusters * clients.dim * np.log(rows)
+
+
+def by_criterion(path: Path, clients: Clients) -> int:
+    """The step with the least BIC."""
+    return int(np.argmin([criterion(clients, one) for one in path.solutions]))
+
+
+def by_plateau(path: Path, clients: Clients) -> int:
+    """The middle of the longest stretch of log alpha with one partition of more than 1 and less than N/2 clusters."""
+    logs = np.log(path.alphas)
+    fair = [
+        (logs[a] - logs[b], (a + b) // 2) for a, b in path.plateaus() if 1 < path.num_clusters[a] < clients.num / 2
+    ]
+    return max(fair)[1] if fair else by_criterion(path, clients)
+
+
+def plateau_of(path: Path, step: int) -> tuple[float, float]:
+    """The largest and the least alpha of the steps around one that share its partition."""
+    first, last = next((a, b) for a, b in path.plateaus() if a <= step <= b)
+    return float(path.alphas[first]), float(path.alphas[last])
+
+
+def by_hold_out(solutions: Sequence[Solution], held: Clients) -> int:
+    """The largest alpha whose held-out loss is within one paired standard error of the least."""
+    losses = np.stack([held.value(one.x) - 0.5 * (one.x * one.x) @ held.ridge for one in solutions])
+    best = int(np.argmin(losses.mean(1)))
+    worse = losses - losses[best]
+    error = worse.std(1, ddof=1) / np.sqrt(max(held.num, 2)) if held.num > 1 else np.zeros(len(losses))
+    return int(np.flatnonzero(worse.mean(1) <= error + 1e-15)[0])
+
+
+SELECTORS = ("bic", "plateau", "hold-out")
+
+
+def check_selector(name: str) -> None:
+    """Refuse a selector that does not exist."""
+    if name not in SELECTORS:
+        raise UnknownChoice("selector", name, SELECTORS)

@@ -1,0 +1,275 @@
+"""The exact solution of one problem: guess a partition, solve for one model per cluster, prove it; else split or fuse.
+
+    Phi(x)  =  sum_i f_i(x_i)  +  alpha sum_e w_e |x_head - x_tail|
+
+A guess is tried first (the clusters at the last alpha, say). Models of a partition come from Newton's method; clusters
+that meet on the way are fused, clusters whose flow test fails are split where it says. If that does not settle after
+a few turns, norms are rounded off (``plures.solvers.newton``) or, for large problems, Douglas-Rachford rounds are made; both
+show a partition, which is then solved and proved as before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from plures.solvers.certificate import QUICK, Certificate, certify, gap_bound, objective, true_gap
+from plures.solvers.clients import Clients
+from plures.solvers.flow import Flow
+from plures.solvers.graph import Graph, Ints, lengths
+from plures.solvers.grouped import Partition, Reduced
+from plures.solvers.guess import guessed
+from plures.solvers.kernel import settled, within
+from plures.solvers.links import Floats
+from plures.solvers.newton import centered
+from plures.solvers.rounds import douglas_rachford
+
+SMOOTH = 60_000
+"""Up to so many unknowns times mean degree the rounded problem is solved; beyond, Douglas-Rachford rounds are made."""
+
+TURNS = 12
+"""Splits and fusions tried before another way is taken."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Clients, the graph between them, and alpha."""
+
+    clients: Clients
+    graph: Graph
+    alpha: float
+
+    def at(self, alpha: float) -> Problem:
+        """The same with another alpha."""
+        return replace(self, alpha=alpha)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """One model per cluster (K, dim), everybody's ``label``, the objective's value and what proves it.
+
+    ``rounds`` counts exchanges with the clients: a gradient (and curvature) each. ``how`` names the way that led here.
+    """
+
+    partition: Partition
+    models: Floats
+    value: float
+    certificate: Certificate
+    rounds: int
+    how: str
+
+    @property
+    def label(self) -> Ints:
+        """(N,) the cluster of each client."""
+        return self.partition.label
+
+    @property
+    def x(self) -> Floats:
+        """(N, dim) everybody's model."""
+        return self.models[self.label]
+
+    @property
+    def num_clusters(self) -> int:
+        """How many different models there are."""
+        return len(self.models)
+
+    @property
+    def sizes(self) -> Ints:
+        """(K,) clients of each cluster."""
+        return np.bincount(self.label, minlength=len(self.models))
+
+
+def tidy(label: Ints) -> Ints:
+    """Labels renamed to 0, 1, .. in the order in which they first appear."""
+    _, first, place = np.unique(label, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[place].astype(np.int64)
+
+
+def connected(graph: Graph, label: Ints) -> Ints:
+    """Labels of groups that hang together: what is fused is fused along edges."""
+    if graph.is_uniform:
+        return label
+    return tidy(graph.among(label[graph.head] == label[graph.tail]).parts()[1])
+
+
+def solve(
+    problem: Problem,
+    *,
+    guess: Ints | None = None,
+    start: Floats | None = None,
+    duals: Floats | None = None,
+    search: int = 2_000,
+) -> Solution:
+    """The solution at ``problem.alpha``; ``guess`` are labels to try, ``start`` models (N, dim) to start from.
+
+    Without a guess the global model is found first: it is the solution where alpha is large, and else the clients'
+    gradients there say who may belong together.
+    """
+    clients, before = problem.clients, 0
+    start = np.zeros((clients.num, clients.dim)) if start is None else start
+    if guess is None:
+        whole = Partition(clients, problem.graph, np.zeros(clients.num, np.int64))
+        together = by_turns(problem, whole, start.mean(0)[None], search=QUICK, turns=1)
+        if together.certificate.exact:
+            return together
+        start, before = together.x, together.rounds
+        guess = guessed(clients.slope(start))
+    first = Partition(clients, problem.graph, connected(problem.graph, tidy(guess)))
+    found = by_turns(problem, first, _means(start, first.label), duals=duals, search=search)
+    if found.certificate.exact:
+        return replace(found, rounds=before + found.rounds)
+    other, made, how = _discovered(problem, found)
+    shown = Partition(clients, problem.graph, other.label)
+    again = by_turns(problem, shown, _means(other.x, other.label), duals=other.u, search=search, turns=3)
+    rounds = before + found.rounds + made + again.rounds
+    if again.certificate.exact:
+        return replace(again, rounds=rounds, how=how)
+    return replace(_unproved(problem, other, again, found), rounds=rounds, how=f"{how}, not closed")
+
+
+def by_turns(
+    problem: Problem,
+    first: Partition,
+    start: Floats,
+    *,
+    duals: Floats | None = None,
+    search: int = 2_000,
+    turns: int = TURNS,
+) -> Solution:
+    """The best that splitting and fusing reaches from a partition; ``start`` are models of its groups (K, dim)."""
+    alpha, partition, w, rounds, best = problem.alpha, first, start, 0, None
+    seen: set[bytes] = set()
+    for _ in range(turns):
+        partition, w, made = _models(problem, partition, w)
+        certificate, tests = certify(partition, alpha, w, start=duals, search=search)
+        rounds += made + 1
+        duals = certificate.u
+        now = Solution(partition, w, partition.at(alpha).value(w), certificate, rounds, "fuse and split")
+        best = now if best is None or now.value < best.value or now.certificate.exact else best
+        state = partition.label.tobytes()
+        if certificate.exact or state in seen or bool(certificate.held.all()):
+            break
+        seen.add(state)
+        label, w = _parted(partition.label, w, tests, certificate)
+        if label is None:
+            break
+        partition = Partition(problem.clients, problem.graph, label)
+    assert best is not None
+    return replace(best, rounds=rounds)
+
+
+def _models(problem: Problem, partition: Partition, w: Floats) -> tuple[Partition, Floats, int]:
+    """The partition's own solution; clusters that meet on the way are one afterwards."""
+    rounds = 0
+    while True:
+        small = partition.at(problem.alpha)
+        found = centered(small, _nudged(w, small))
+        rounds += found.steps
+        if not len(found.met):
+            return partition, found.w, rounds
+        fused = small.ties.among(found.met).parts()[1]
+        number = int(fused.max()) + 1
+        sums = np.zeros((number, w.shape[1]))
+        np.add.at(sums, fused, small.groups.size[:, None] * found.w)
+        w = sums / np.bincount(fused, small.groups.size, number)[:, None]
+        partition = Partition(problem.clients, problem.graph, fused[partition.label])
+
+
+def _nudged(w: Floats, small: Reduced) -> Floats:
+    """Models that lie on one spot are moved apart by a hair, along their own slopes: at the kink there is no Newton step."""
+    if not len(small.ties) or lengths(small.ties.gaps(w)).min() > 0:
+        return w
+    bend = small.groups.bend(w)
+    step = np.linalg.solve(bend.curve + 1e-12 * np.eye(w.shape[1]), bend.slope[..., None])[..., 0]
+    size = max(float(np.abs(step).max()), 1e-300)
+    return w - 1e-3 * max(float(np.abs(w).max()), 1.0) * step / size
+
+
+def _parted(
+    label: Ints, w: Floats, tests: list[Flow | None], certificate: Certificate
+) -> tuple[Ints | None, Floats]:
+    """Labels and models after the clusters that fail were split; None where no test says how."""
+    number, new, models = len(w), label.copy(), list(w)
+    for k in range(number):
+        test = tests[k]
+        if test is None or certificate.held[k] or test.split.max() == 0:
+            continue
+        members = np.flatnonzero(label == k)
+        away = settled(test.drift, test.split)
+        size = max(float(np.abs(away).max()), 1e-300)
+        reach = 1e-3 * max(float(np.abs(w).max()), 1e-3) / size
+        for part in range(test.split.max() + 1):
+            here = members[test.split == part]
+            shift = reach * away[test.split == part][0]
+            if part == 0:
+                models[k] = w[k] + shift
+            else:
+                new[here] = len(models)
+                models.append(w[k] + shift)
+    if len(models) == number:
+        return None, w
+    return new, np.stack(models)
+
+
+def _means(start: Floats, label: Ints) -> Floats:
+    """(K, dim) means of the starts of each label."""
+    number = int(label.max()) + 1
+    sums = np.stack([np.bincount(label, column, number) for column in start.T], axis=1)
+    return sums / np.bincount(label, minlength=number)[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Models, duals and labels that an approximate method shows."""
+
+    x: Floats
+    u: Floats
+    label: Ints
+
+
+def _discovered(problem: Problem, found: Solution) -> tuple[Shown, int, str]:
+    """What an approximate method shows, the rounds it took, and its name."""
+    clients, graph = problem.clients, problem.graph
+    if clients.num * clients.dim * (1 + len(graph) / max(clients.num, 1)) <= SMOOTH:
+        shown, rounds = rounded(problem, found.x)
+        return shown, rounds, "rounded norms"
+    run = douglas_rachford(clients, graph, problem.alpha, start=found.x, rounds=200, tol=1e-7)
+    return Shown(run.x, run.u, run.label), run.rounds, "Douglas-Rachford"
+
+
+def rounded(problem: Problem, start: Floats, *, tol: float = 1e-10) -> tuple[Shown, int]:
+    """The solution with rounded norms, rounder and rounder until the gap is ``tol`` of the value."""
+    clients, graph, alpha = problem.clients, problem.graph, problem.alpha
+    everyone = Partition(clients, graph, np.arange(clients.num)).at(alpha)
+    eps, w, rounds = max(float(np.abs(start - start.mean(0)).max()), 0.1), start, 0
+    floor = 1e-9 * max(eps, 1.0)
+    while True:
+        found = centered(everyone, w, eps=eps, tol=1e-7 if eps > 10 * floor else 1e-10, most=25)
+        w, rounds = found.w, rounds + found.steps
+        apart = lengths(graph.gaps(w))
+        loose = float(alpha * graph.weight @ apart - np.vdot(found.u, graph.gaps(w)))
+        if loose <= tol * abs(everyone.value(w)) or eps <= floor:
+            break
+        eps *= 0.1
+    used = lengths(found.u) / (alpha * graph.weight)
+    fused = (used < 1.0 - 1e-6) & (apart < 1e-3 * max(1.0, float(np.abs(w).max())))
+    return Shown(w, found.u, graph.among(fused).parts()[1]), rounds
+
+
+def _unproved(problem: Problem, shown: Shown, *others: Solution) -> Solution:
+    """The best answer at hand with the gap that can be shown for it."""
+    clients, graph, alpha = problem.clients, problem.graph, problem.alpha
+    candidates = [(objective(clients, graph, alpha, shown.x), shown.x, shown.label)]
+    candidates += [(one.value, one.x, one.label) for one in others]
+    value, x, label = min(candidates, key=lambda one: one[0])
+    u = within(shown.u, alpha * graph.weight)
+    gap = gap_bound(clients, graph, alpha, x, u)
+    if gap > 1e-6 * abs(value):
+        gap = min(gap, true_gap(clients, graph, alpha, x, u))
+    models = _means(x, label)
+    number = len(models)
+    zero, many = np.zeros(number), np.full(number, np.inf)
+    left = float(np.abs(clients.slope(x) + graph.outflow(u)).max())
+    proof = Certificate(alpha, u, gap, zero, many, left, False)
+    return Solution(Partition(clients, graph, label), models, value, proof, 0, "")
