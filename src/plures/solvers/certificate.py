@@ -119,7 +119,7 @@ def certify(
     u[partition.inside] = found
     left = clients.slope(w[partition.label]) + partition.graph.outflow(u)
     gap = float(shortfall(clients, left).sum()) if (high <= alpha * (1 + HAIR)).all() else np.inf
-    distinct = _apart(partition.ties, w, gap, clients)
+    distinct = _apart(partition, w, gap)
     return Certificate(alpha, u, gap, low, high, float(np.abs(left).max()), distinct), tests
 
 
@@ -165,11 +165,20 @@ def _induced(inner: Graph, members: Ints, edges: Ints) -> Graph:
     return Graph(len(members), place[inner.head[edges]], place[inner.tail[edges]], inner.weight[edges])
 
 
-def _apart(ties: Graph, w: Floats, gap: float, clients: Clients) -> bool:
-    """Whether the models of different clusters are shown to differ: further apart than the gap allows."""
+def _apart(partition: Partition, w: Floats, gap: float) -> bool:
+    """Whether the models of different clusters are shown to differ.
+
+    The gap is at least half the sum of n_k |w_k - w_k*|^2 in the norm of the curvature M, so that two clusters are apart
+    where |w_k - w_l| is more than sqrt(2 gap / n_k) + sqrt(2 gap / n_l) in that norm.
+    """
+    ties, clients = partition.ties, partition.clients
     if len(w) < 2:
         return True
     if not np.isfinite(gap) or not len(ties):
         return False
-    nearest = float(lengths(ties.gaps(w)).min())
-    return nearest > 0 and clients.least_curve > 0 and nearest > 2.0 * np.sqrt(2.0 * gap / clients.least_curve)
+    apart, far = ties.gaps(w), np.sqrt(2.0 * gap / partition.groups.size)
+    if clients.link.name == "least_squares":
+        size = np.sqrt(clients.least_curve) * lengths(apart)
+    else:
+        size = np.sqrt((apart * apart) @ clients.ridge)
+    return bool((size > far[ties.head] + far[ties.tail]).all())
