@@ -75,6 +75,7 @@ def surveyed(
         common=None if base.common is None else lambda offer: base.common(offer.base),  # type: ignore[misc]
         assign=None if base.assign is None else lambda offer, private, data: base.assign(offer.base, private, data),  # type: ignore[misc]
         notes=None if base.notes is None else lambda server: base.notes(server.base),  # type: ignore[misc]
+        tells=None if base.tells is None else lambda server: base.tells(server.base),  # type: ignore[misc]
     )
     return closed(base, closing, hand_over=lambda key, fresh, before: fresh._replace(base=before))
 

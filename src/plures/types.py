@@ -218,6 +218,7 @@ class Method:
     ``assign``   client               (offer, private, data) -> info: its "cluster", and how surely
     ``facts``    client               (served) -> info: what is worth telling of its model
     ``notes``    server, at the end   (server) -> warnings in plain words
+    ``tells``    server, at the end   (server) -> what is worth knowing, in plain words
     ``forecast`` before a run         (num_clients, sizes of planted groups) -> its cost, and warnings
     ============ ==================== ========================================================
 
@@ -249,6 +250,7 @@ class Method:
     assign: Callable[[Tree, Tree, Data], Info] | None = None
     facts: Callable[[Tree], Info] | None = None
     notes: Callable[[Tree], list[str]] | None = None
+    tells: Callable[[Tree], list[str]] | None = None
     forecast: Callable[[int, Sequence[int]], Forecast] | None = None
     receivers: Callable[[Tree, Array], Array] | None = None
     tolerates: Callable[[int], int] | None = None

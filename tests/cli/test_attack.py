@@ -145,7 +145,8 @@ def test_a_forecast_is_told_before_the_study_and_its_warnings_once(monkeypatch, 
 def test_every_method_runs_under_attack(name, tmp_path):
     """On digits, with domains for methods that read them; the honest clients' scores are numbers."""
     data = ["--data", "digits|feature_shift" if "num_domains" in METHODS[name].options else "digits"]
-    rounds = ["--rounds", "25" if name == "hypcluster_auto" else "6", "--seeds", "1", "--model", "softmax"]
+    long = {"hypcluster_auto", "convex_clustering", "pdmm", "squared_penalty"}
+    rounds = ["--rounds", "25" if name in long else "6", "--seeds", "1", "--model", "softmax"]
 
     assert plures("compare", "-m", name, *data, *rounds, "--attack", "sign-flip:0.2", "--out", "out") == 0
     clients = pl.read_csv(tmp_path / "out" / "clients.csv")

@@ -11,8 +11,8 @@ TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
 BENCHES: dict[str, Bench] = {}
 
 
-# They share their functions with momentum_clustering and with hypcluster, which are checked every time.
-SLOW = {"myopic_clustering", "hypcluster_auto", "ifca"}
+# They share their functions with momentum_clustering, hypcluster and convex_clustering, which are checked every time.
+SLOW = {"myopic_clustering", "hypcluster_auto", "ifca", "pdmm", "squared_penalty"}
 
 
 def marks(name):

@@ -1,6 +1,14 @@
 """Aggregators: stacked uploads to one, or to the centers of their clusters."""
 
 from plures.aggregate.byzantine import byzantine_uids, is_byzantine
+from plures.aggregate.fuse import Fused, consensus_threshold, fuse, total_variation
+from plures.aggregate.graph import (
+    Edges,
+    build_graph,
+    complete_graph,
+    mixed_graph,
+    neighbor_graph,
+)
 from plures.aggregate.mean import check_weighting, client_weights, mean
 from plures.aggregate.names import (
     AGGREGATORS,
@@ -35,7 +43,9 @@ __all__ = [
     "AGGREGATORS",
     "Aggregator",
     "Clustered",
+    "Edges",
     "Fixed",
+    "Fused",
     "Gap",
     "KNearest",
     "Quantile",
@@ -45,19 +55,26 @@ __all__ = [
     "averaging",
     "bucketing",
     "build_aggregator",
+    "build_graph",
     "byzantine_uids",
     "centered_clip",
     "check_tolerated",
     "check_weighting",
     "client_weights",
+    "complete_graph",
+    "consensus_threshold",
+    "fuse",
     "geometric_median",
     "is_byzantine",
     "krum",
     "mean",
     "median",
+    "mixed_graph",
     "multi_krum",
+    "neighbor_graph",
     "num_tolerated",
     "radius_notes",
     "threshold_clustering",
+    "total_variation",
     "trimmed_mean",
 ]

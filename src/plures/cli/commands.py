@@ -18,6 +18,7 @@ from rich.console import Console
 from plures import reproduce  # noqa: F401  (registers reproductions)
 from plures._version import __version__
 from plures.cli.data import data_app, say, tell_notes
+from plures.cli.fuse import fuse_command
 from plures.cli.show import entries_table, method_page, methods_table
 from plures.cli.skeleton import write_skeleton
 from plures.cli.studies import study_of, takes_study
@@ -72,6 +73,9 @@ def decide_command(
 ) -> None:
     """Say for every client whether it stays global, clusters, personalizes or stays alone, with the evidence."""
     play_decisions(study_of(context.params), out or fresh_folder("decide"), errors=errors)
+
+
+app.command("fuse")(fuse_command)
 
 
 @app.command("run")
@@ -243,6 +247,8 @@ def play_study(study: Study, out: Path) -> None:
     (out / "data.json").write_text(json.dumps(about, indent=2))
     console.print(leaderboard(result, width=console.width))
     console.print(LEGEND, style="dim")
+    for line in result.told:
+        say(line)
     tell_threat(result)
     tell_notes(seen, *(note for note in notes if note not in known))
     note = f"{seen.num_clients} clients in training, {unseen.num_clients if unseen else 0} held out"

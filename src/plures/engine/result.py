@@ -67,6 +67,11 @@ class Run:
         return self.runner.notes(self.state)
 
     @property
+    def told(self) -> list[str]:
+        """What the method tells of its result, in plain words."""
+        return self.runner.told(self.state)
+
+    @property
     def num_bytes(self) -> int:
         """Bytes that crossed the network, all clients together."""
         return int(sum((one.bytes_down + one.bytes_up).sum() for one in self._visits()))

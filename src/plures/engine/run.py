@@ -148,6 +148,10 @@ class Runner:
         """What the method has to say of how its training went."""
         return [] if self.method.notes is None else self.method.notes(jax.device_get(state.server))
 
+    def told(self, state: State) -> list[str]:
+        """What the method has to tell of its result."""
+        return [] if self.method.tells is None else self.method.tells(jax.device_get(state.server))
+
     def setup(self, phase: Phase) -> Setup:
         """The static part of a phase."""
         everyone = phase.everyone or phase.method.full_cohort

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text, TextType
 
 from plures.study import Comparison, Guidance, StudyProgress
+from plures.study.fusing import WAYS, Fusion
 from plures.study.reproduce import Row
 
 OTHER_COLUMNS, WIDE, BAR = 62, 100, 8
@@ -86,6 +88,22 @@ DECISIONS_LEGEND = (
 def plain_table(title: TextType) -> Table:
     """An empty table in the house style: light rules, narrow gaps."""
     return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+
+
+def fusion_table(fusion: Fusion) -> Table:
+    """What fusing gives on test rows beside one model for all and a model each: mean, and clients better off."""
+    higher = fusion.metric == "accuracy"
+    table = plain_table(f"Test {fusion.metric} of {len(fusion.names)} clients")
+    table.add_column("model")
+    for name in ("mean", "worst\n10 %", "better\nfused"):
+        table.add_column(name, justify="right")
+    fused = fusion.scores["fused"].to_numpy()
+    for way in WAYS:
+        own = fusion.scores[way].to_numpy()
+        gain = (fused - own if higher else own - fused) > 1e-9
+        share = "" if way == "fused" else _percent(float(gain.mean()))
+        table.add_row(way, _number(own.mean()), _number(np.quantile(own, 0.1 if higher else 0.9)), share)
+    return table
 
 
 def rows_table(rows: Sequence[Row]) -> Table:

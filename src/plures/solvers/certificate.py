@@ -123,15 +123,18 @@ def certify(
     return Certificate(alpha, u, gap, low, high, float(np.abs(left).max()), distinct), tests
 
 
-def flow_margins(partition: Partition, alpha: float, w: Floats) -> Floats:
-    """(K,) alpha - phi_k by the best flow found for each cluster; infinite for a cluster of one."""
+def flow_margins(partition: Partition, alpha: float, w: Floats, known: Floats) -> Floats:
+    """(K,) alpha - phi_k by the best flow found for each cluster; ``known`` are strains of flows that were found before.
+
+    Infinite for a cluster of one.
+    """
     b, _ = forces(partition, alpha, w)
     found = np.full(partition.number, np.inf)
     for k in range(partition.number):
         members, edges = np.flatnonzero(partition.label == k), np.flatnonzero(partition.own == k)
         if len(members) > 1:
             own = _induced(partition.inner, members, edges)
-            found[k] = alpha - threshold(b[members], own, tol=1e-3, most=300).high
+            found[k] = alpha - min(threshold(b[members], own, tol=1e-3, most=300).high, known[k])
     return found
 
 

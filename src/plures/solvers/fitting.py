@@ -53,7 +53,8 @@ class ConvexClustering:
 
     ``lam`` is "auto", or a number in the unit ``scaling``: "t" (alpha over alpha_hat), "alpha", or one of the paper's
     (``plures.solvers.FACTORS``). "auto" follows a path of ``num_lams`` strengths down to ``least`` times alpha_hat and takes
-    the one that ``select`` likes: "bic", "plateau" or "hold-out". ``graph`` is "knn" (neighbors by gradients at the global
+    the one that ``select`` likes: "bic", "plateau" or "hold-out"; it ends sooner where more than half of the clients are
+    alone, or the clusters' models are more than ``most_numbers`` numbers. ``graph`` is "knn" (neighbors by gradients at the global
     model, ``sketch`` numbers of each if given), "complete", "mixture" (``theta`` of the complete one) or a ``Graph``.
     ``weighting="examples"`` counts a client by its rows. ``refit="cluster"`` trains every cluster found by itself.
     """
@@ -66,11 +67,12 @@ class ConvexClustering:
     scaling: str = "t"
     select: str = "bic"
     graph: str | Graph = "knn"
-    num_neighbors: int = 10
+    num_neighbors: int = 5
     theta: float = 0.1
     sketch: int | None = None
     num_lams: int = 30
     least: float = 0.01
+    most_numbers: int = 1_500
     weighting: str = "clients"
     refit: str = "none"
     seed: int = 0
@@ -116,10 +118,12 @@ class ConvexClustering:
             found = solve(Problem(clients, graph, 1.0), guess=np.zeros(clients.num, np.int64))
             return self._fitted(clients, graph, start, found, None)
         alphas = grid(start.alpha_hat, self.num_lams, self.least)
-        path = Path(follow(clients, graph, alphas, start, tell=tell), start.alpha_hat)
+        most = max(2, min(clients.num // 2, self.most_numbers // clients.dim))
+        path = Path(follow(clients, graph, alphas, start, most=most, tell=tell), start.alpha_hat)
         if self.select == "hold-out":
             kept, held = _held_out(clients, self.seed)
-            step = by_hold_out(follow(kept, graph, alphas, consensus(kept), tell=tell), held)
+            again = follow(kept, graph, alphas[: len(path.solutions)], consensus(kept), tell=tell)
+            step = by_hold_out(again, held)
         else:
             step = by_criterion(path, clients) if self.select == "bic" else by_plateau(path, clients)
         return self._fitted(clients, graph, start, path.solutions[step], path)
@@ -217,7 +221,7 @@ class Fitted:
         A lower bound, within a thousandth of phi where the search for the best flow ends in time. Infinite for a
         cluster of one client.
         """
-        return flow_margins(self.solution.partition, self.alpha, self.solution.models)
+        return flow_margins(self.solution.partition, self.alpha, self.solution.models, self.certificate.high)
 
     def interval(self) -> Interval | None:
         """The alphas around this one for which the partition is the solution's; None where it is not proved here."""

@@ -20,8 +20,8 @@ from plures.solvers.graph import Graph, Ints
 from plures.solvers.grouped import Bend, Reduced
 from plures.solvers.links import Floats
 
-DENSE = 600
-"""Up to so many unknowns the Newton system is solved as a full matrix."""
+DENSE, MOST_DENSE = 600, 6_000
+"""Up to so many unknowns the Newton system is solved as a full matrix; where it has few zeros, up to the second."""
 
 MOST_STEPS = 60
 
@@ -41,9 +41,15 @@ class Centered:
 
 
 def centered(
-    problem: Reduced, start: Floats, *, eps: float = 0.0, tol: float = 1e-13, most: int = MOST_STEPS
+    problem: Reduced,
+    start: Floats,
+    *,
+    eps: float = 0.0,
+    tol: float = 1e-13,
+    most: int = MOST_STEPS,
+    careful: bool = True,
 ) -> Centered:
-    """The models at which the slope is at most ``tol`` of its parts, or where two of them met."""
+    """The models at which the slope is at most ``tol`` of its parts, or (if ``careful``) where two of them come near."""
     ties, now = problem.ties, _at(problem, start, eps)
     size = max(float(np.abs(start).max()), 1.0)
     none = np.empty(0, np.int64)
@@ -55,7 +61,7 @@ def centered(
         if ahead is None:
             return Centered(now.w, now.u, now.residual, count, none)
         before, now = now.norms, ahead
-        if eps == 0.0 and len(ties):
+        if eps == 0.0 and careful and len(ties):
             met = np.flatnonzero(
                 (now.norms < 1e-3 * before) & (now.norms < 1e-2 * size) | (now.norms <= 1e-9 * size)
             )
@@ -121,7 +127,8 @@ def _solved(problem: Reduced, here: _Here) -> Floats:
     diagonal = here.bend.curve + (ties.touching @ blocks.reshape(len(ties), dim * dim)).reshape(
         here.bend.curve.shape
     )
-    solver = _dense if slope.size <= DENSE else _sparse
+    filled = (len(slope) + 2 * len(ties)) * dim * dim > 0.1 * slope.size**2
+    solver = _dense if slope.size <= (MOST_DENSE if filled else DENSE) else _sparse
     return solver(ties, diagonal, blocks, slope)
 
 

@@ -126,9 +126,15 @@ def grid(alpha_hat: float, number: int, least: float) -> Floats:
 
 
 def follow(
-    clients: Clients, graph: Graph, alphas: Floats, start: Consensus, *, tell: Tell | None = None
+    clients: Clients,
+    graph: Graph,
+    alphas: Floats,
+    start: Consensus,
+    *,
+    most: int | None = None,
+    tell: Tell | None = None,
 ) -> tuple[Solution, ...]:
-    """Solutions at ``alphas``, from the largest down, each from the last."""
+    """Solutions at ``alphas``, from the largest down, each from the last; until there are more than ``most`` clusters."""
     whole = Partition(clients, graph, np.zeros(clients.num, np.int64))
     now = by_turns(Problem(clients, graph, float(alphas[0])), whole, start.model[None])
     found: list[Solution] = []
@@ -140,6 +146,8 @@ def follow(
             if ahead.certificate.exact
             else solve(problem, guess=ahead.label, start=ahead.x, duals=ahead.certificate.u)
         )
+        if most is not None and now.num_clusters > most and len(found) > 1:
+            break
         found.append(now)
         if tell is not None:
             tell(place + 1, len(alphas))

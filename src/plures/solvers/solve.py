@@ -25,8 +25,8 @@ from plures.solvers.links import Floats
 from plures.solvers.newton import centered
 from plures.solvers.rounds import douglas_rachford
 
-SMOOTH = 60_000
-"""Up to so many unknowns times mean degree the rounded problem is solved; beyond, Douglas-Rachford rounds are made."""
+SMOOTH = 2_000
+"""Up to so many unknowns the rounded problem of all clients is solved; beyond, Douglas-Rachford rounds are made."""
 
 TURNS = 12
 """Splits and fusions tried before another way is taken."""
@@ -160,20 +160,23 @@ def by_turns(
 
 
 def _models(problem: Problem, partition: Partition, w: Floats) -> tuple[Partition, Floats, int]:
-    """The partition's own solution; clusters that meet on the way are one afterwards."""
-    rounds = 0
+    """The partition's own solution; clusters that meet there are one afterwards.
+
+    Newton's method stops where two models come near. Whether they meet, or only pass, is seen with rounded norms.
+    """
+    rounds, sure = 0, False
     while True:
         small = partition.at(problem.alpha)
-        found = centered(small, _nudged(w, small))
+        found = centered(small, _nudged(w, small), careful=not sure)
         rounds += found.steps
         if not len(found.met):
             return partition, found.w, rounds
-        fused = small.ties.among(found.met).parts()[1]
-        number = int(fused.max()) + 1
-        sums = np.zeros((number, w.shape[1]))
-        np.add.at(sums, fused, small.groups.size[:, None] * found.w)
-        w = sums / np.bincount(fused, small.groups.size, number)[:, None]
-        partition = Partition(problem.clients, problem.graph, fused[partition.label])
+        shown, made = rounded(small, found.w, reach=1e-2)
+        rounds += made
+        w, sure = shown.x, int(shown.label.max()) + 1 == len(shown.x)
+        if not sure:
+            w = _means(shown.x, shown.label, small.groups.size)
+            partition = Partition(problem.clients, problem.graph, shown.label[partition.label])
 
 
 def _nudged(w: Floats, small: Reduced) -> Floats:
@@ -212,11 +215,13 @@ def _parted(
     return new, np.stack(models)
 
 
-def _means(start: Floats, label: Ints) -> Floats:
-    """(K, dim) means of the starts of each label."""
+def _means(start: Floats, label: Ints, size: Floats | None = None) -> Floats:
+    """(K, dim) means of the starts of each label, weighted by ``size``."""
     number = int(label.max()) + 1
-    sums = np.stack([np.bincount(label, column, number) for column in start.T], axis=1)
-    return sums / np.bincount(label, minlength=number)[:, None]
+    mass = np.ones(len(start)) if size is None else size
+    sums = np.stack([np.bincount(label, mass * column, number) for column in start.T], axis=1)
+    found: Floats = sums / np.bincount(label, mass, number)[:, None]
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,30 +236,30 @@ class Shown:
 def _discovered(problem: Problem, found: Solution) -> tuple[Shown, int, str]:
     """What an approximate method shows, the rounds it took, and its name."""
     clients, graph = problem.clients, problem.graph
-    if clients.num * clients.dim * (1 + len(graph) / max(clients.num, 1)) <= SMOOTH:
-        shown, rounds = rounded(problem, found.x)
+    if clients.num * clients.dim <= SMOOTH:
+        everyone = Partition(clients, graph, np.arange(clients.num)).at(problem.alpha)
+        shown, rounds = rounded(everyone, found.x)
         return shown, rounds, "rounded norms"
     run = douglas_rachford(clients, graph, problem.alpha, start=found.x, rounds=200, tol=1e-7)
     return Shown(run.x, run.u, run.label), run.rounds, "Douglas-Rachford"
 
 
-def rounded(problem: Problem, start: Floats, *, tol: float = 1e-10) -> tuple[Shown, int]:
-    """The solution with rounded norms, rounder and rounder until the gap is ``tol`` of the value."""
-    clients, graph, alpha = problem.clients, problem.graph, problem.alpha
-    everyone = Partition(clients, graph, np.arange(clients.num)).at(alpha)
-    eps, w, rounds = max(float(np.abs(start - start.mean(0)).max()), 0.1), start, 0
-    floor = 1e-9 * max(eps, 1.0)
+def rounded(small: Reduced, start: Floats, *, reach: float = 1.0) -> tuple[Shown, int]:
+    """The solution with rounded norms, rounded off less and less, and who is fused in it.
+
+    It begins with ``reach`` times the size of the models and ends with a billionth of it.
+    """
+    size = max(float(np.abs(start - start.mean(0)).max()), 1e-3 * float(np.abs(start).max()), 1e-6)
+    w, rounds, eps, ties = start, 0, reach * size, small.ties
     while True:
-        found = centered(everyone, w, eps=eps, tol=1e-7 if eps > 10 * floor else 1e-10, most=25)
+        found = centered(small, w, eps=eps, tol=1e-7 if eps > 1e-8 * size else 1e-11, most=25)
         w, rounds = found.w, rounds + found.steps
-        apart = lengths(graph.gaps(w))
-        loose = float(alpha * graph.weight @ apart - np.vdot(found.u, graph.gaps(w)))
-        if loose <= tol * abs(everyone.value(w)) or eps <= floor:
+        if eps <= 1e-9 * size:
             break
         eps *= 0.1
-    used = lengths(found.u) / (alpha * graph.weight)
-    fused = (used < 1.0 - 1e-6) & (apart < 1e-3 * max(1.0, float(np.abs(w).max())))
-    return Shown(w, found.u, graph.among(fused).parts()[1]), rounds
+    # A flow well below what an edge may carry goes with a distance of a few eps: fused.
+    fused = lengths(found.u) < (1.0 - 1e-6) * small.alpha * ties.weight
+    return Shown(w, found.u, ties.among(fused).parts()[1]), rounds
 
 
 def _unproved(problem: Problem, shown: Shown, *others: Solution) -> Solution:

@@ -57,6 +57,7 @@ class Comparison:
     higher_is_better: bool
     seconds: Mapping[str, float]
     threat: Threat | None = None
+    told: tuple[str, ...] = ()  # by methods, of the first seed that was played now
 
     @property
     def honest(self) -> pl.DataFrame:
@@ -150,7 +151,7 @@ def compare(
         check_liars(method, limits, federation.num_clients, label=name)
     threat = threat_of(limits.channels, federation.num_clients)
     chosen = next(iter(built.values())).model
-    tables, seconds = [], dict.fromkeys(built, 0.0)
+    tables, seconds, told = [], dict.fromkeys(built, 0.0), dict[str, list[str]]()
     jobs = [(name, seed) for name in built for seed in seeds]
     for index, (name, seed) in enumerate(jobs):
         folder = None if out is None else run_folder(Path(out), name, seed)
@@ -164,13 +165,15 @@ def compare(
             now = Settings.of({"rounds": rounds, "seed": seed, **extra})
             run = run_one(name, built[name], federation, unseen, now, tell)
             table, spent = run.clients, run.seconds
+            told.setdefault(name, run.told)
             if folder is not None:
                 save_run(folder, run, header(name, seed, config), mark)
         labels = [pl.lit(name).alias("method"), pl.lit(seed).alias("seed")]
         tables.append(table.select(*labels, pl.all()))
         seconds[name] += spent
     every = pl.concat(tables, how="diagonal_relaxed")
-    result = Comparison(every, chosen.score, chosen.higher_is_better, seconds, threat)
+    said = tuple(f"{name}: {line}" for name, lines in told.items() for line in lines)
+    result = Comparison(every, chosen.score, chosen.higher_is_better, seconds, threat, said)
     if out is not None:
         save_comparison(Path(out), result)
     return result
