@@ -22,6 +22,9 @@ from plures.solvers.grouped import Partition
 from plures.solvers.links import Floats
 from plures.solvers.prox import lowest, shortfall
 
+SOLVED, ROUNDING = 1e-6, 1e-12
+"""What may be left of the slopes, as a share of what cancels in them and of what goes into them."""
+
 QUICK = 30
 """Turns of alternating projections for all clusters at once, before those that fail are looked at one by one."""
 
@@ -39,7 +42,7 @@ class Certificate:
     low: Floats
     high: Floats
     residual: float
-    distinct: bool
+    solved: bool
 
     @property
     def held(self) -> np.ndarray:
@@ -53,8 +56,8 @@ class Certificate:
 
     @property
     def exact(self) -> bool:
-        """Whether the partition is proved to be the solution's: every cluster held, all of them apart."""
-        return bool(self.held.all()) and self.distinct
+        """Whether the partition is proved to be the solution's: every cluster held, at models that solve it and differ."""
+        return bool(self.held.all()) and self.solved
 
 
 def objective(clients: Clients, graph: Graph, alpha: float, x: Floats) -> float:
@@ -63,7 +66,9 @@ def objective(clients: Clients, graph: Graph, alpha: float, x: Floats) -> float:
 
 
 def gap_bound(clients: Clients, graph: Graph, alpha: float, x: Floats, u: Floats) -> float:
-    """(G): how far Phi(x) is at most above the best, from x and feasible duals alone."""
+    """(G): how far Phi(x) is at most above the best, from x and duals alone; infinite where these are not allowed."""
+    if not _allowed(graph, alpha, u):
+        return np.inf
     apart = graph.gaps(x)
     loose = alpha * graph.weight @ lengths(apart) - np.vdot(u, apart)
     left = clients.slope(x) + graph.outflow(u)
@@ -72,8 +77,14 @@ def gap_bound(clients: Clients, graph: Graph, alpha: float, x: Floats, u: Floats
 
 def true_gap(clients: Clients, graph: Graph, alpha: float, x: Floats, u: Floats) -> float:
     """The gap between the two problems: every client says how low its tilted loss can get."""
+    if not _allowed(graph, alpha, u):
+        return np.inf
     dual = float(lowest(clients, graph.outflow(u), x).sum())
     return objective(clients, graph, alpha, x) - dual
+
+
+def _allowed(graph: Graph, alpha: float, u: Floats) -> bool:
+    return bool((lengths(u) <= alpha * graph.weight * (1 + HAIR)).all())
 
 
 def forces(partition: Partition, alpha: float, w: Floats) -> tuple[Floats, Floats]:
@@ -117,10 +128,13 @@ def certify(
             found[edges], tests[k], low[k] = test.u, test, max(low[k], test.low)
         high = _strains(inner, found, own, number)
     u[partition.inside] = found
-    left = clients.slope(w[partition.label]) + partition.graph.outflow(u)
+    slopes = clients.slope(w[partition.label])
+    left = slopes + partition.graph.outflow(u)
+    residual = float(np.abs(left).max())
     gap = float(shortfall(clients, left).sum()) if (high <= alpha * (1 + HAIR)).all() else np.inf
-    distinct = _apart(partition, w, gap)
-    return Certificate(alpha, u, gap, low, high, float(np.abs(left).max()), distinct), tests
+    scale = SOLVED * max(float(np.abs(slopes).max()), float(np.abs(u).max(initial=0.0)))
+    solved = np.isfinite(gap) and residual <= scale + ROUNDING * clients.steep * float(np.abs(w).max(initial=1.0))
+    return Certificate(alpha, u, gap, low, high, residual, solved and _apart(partition, w, gap)), tests
 
 
 def flow_margins(partition: Partition, alpha: float, w: Floats, known: Floats) -> Floats:

@@ -87,6 +87,11 @@ class Clients:
         return self.link.steepest * np.linalg.eigvalsh(gram)[:, -1] + self.ridge.max()
 
     @cached_property
+    def steep(self) -> float:
+        """The largest sum of squares of a client's rows: how much slopes change with models, at most and roughly."""
+        return float(np.einsum("nmd,nmd,nm->n", self.a, self.a, self.share).max() + self.ridge.max())
+
+    @cached_property
     def least_curve(self) -> float:
         """The least curvature that any loss has everywhere: the least ridge, and what squared errors add."""
         if self.link.name != "least_squares":
@@ -126,7 +131,13 @@ def as_clients(
 
 def _as_arrays(x: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats, Floats]:
     """Tables that are all of one length, as they are."""
-    table, wanted = np.asarray(x, float), np.asarray(y, float)
+    table = np.asarray(x, float)
+    lengths = {len(np.asarray(own)) for own in y}  # type: ignore[union-attr]
+    if len(lengths) > 1:
+        raise BadData(
+            f"tables of {table.shape[1]} rows need as many targets; clients have from {min(lengths)} to {max(lengths)}"
+        )
+    wanted = np.asarray(y, float)
     if wanted.shape != table.shape[:2] or not table.shape[1]:
         raise BadData(f"tables of shape {table.shape} need targets of shape {table.shape[:2]}, got {wanted.shape}")
     if not (np.isfinite(table).all() and np.isfinite(wanted).all()):
@@ -136,7 +147,7 @@ def _as_arrays(x: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats, Floats]:
 
 def _padded(x: Sequence[ArrayLike], y: Sequence[ArrayLike]) -> tuple[Floats, Floats, Floats]:
     """Tables and targets padded to the longest, and the weight of every row."""
-    tables = [np.asarray(table, float).reshape(len(np.asarray(table)), -1) for table in x]
+    tables = [_as_rows(table) for table in x]
     targets = [np.asarray(target, float).reshape(-1) for target in y]
     _check_rows(tables, targets)
     longest, width = max(len(table) for table in tables), tables[0].shape[1]
@@ -156,6 +167,11 @@ def points_as_clients(points: ArrayLike) -> Clients:
     number, dim = where.shape
     rows = np.broadcast_to(np.eye(dim), (number, dim, dim))
     return Clients(rows, where, np.ones((number, dim)), np.zeros(dim), link_named("least_squares", where))
+
+
+def _as_rows(table: ArrayLike) -> Floats:
+    found = np.asarray(table, float)
+    return found.reshape(len(found), -1) if found.size else found.reshape(0, 1)
 
 
 def _ridges(width: int, intercept: bool, link: Link, ridge: float, last: float | None) -> Floats:

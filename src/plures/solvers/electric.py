@@ -49,6 +49,8 @@ def solver_of(graph: Graph) -> Solve:
 
 
 def _made(graph: Graph) -> Solve:
+    if not len(graph):
+        return np.zeros_like
     if graph.is_uniform:
         scale = 1.0 / (graph.num * graph.weight[0])
         return lambda ask: scale * (ask - ask.mean(0))

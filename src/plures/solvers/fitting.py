@@ -22,11 +22,11 @@ from numpy.typing import ArrayLike
 from plures.errors import BadData, BadValue, UnknownChoice
 from plures.solvers.certificate import Certificate, flow_margins
 from plures.solvers.clients import Clients, as_clients
-from plures.solvers.graph import Graph, Ints, check_room, complete, mixed, nearest, sketched
+from plures.solvers.graph import Graph, Ints, check_room, check_whole, complete, mixed, nearest, sketched
 from plures.solvers.grouped import Partition
 from plures.solvers.interval import Interval, certified_interval
 from plures.solvers.links import Floats, Link
-from plures.solvers.newcomer import Placed, placed
+from plures.solvers.newcomer import Placed, as_table, placed
 from plures.solvers.path import (
     Consensus,
     Path,
@@ -53,8 +53,8 @@ class ConvexClustering:
 
     ``lam`` is "auto", or a number in the unit ``scaling``: "t" (alpha over alpha_hat), "alpha", or one of the paper's
     (``plures.solvers.FACTORS``). "auto" follows a path of ``num_lams`` strengths down to ``least`` times alpha_hat and takes
-    the one that ``select`` likes: "bic", "plateau" or "hold-out"; it ends sooner where more than half of the clients are
-    alone, or the clusters' models are more than ``most_numbers`` numbers. ``graph`` is "knn" (neighbors by gradients at the global
+    the one that ``select`` likes: "bic", "plateau" or "hold-out"; it ends sooner where there are more clusters than half
+    the clients, or their models are more than ``most_numbers`` numbers. ``graph`` is "knn" (neighbors by gradients at the global
     model, ``sketch`` numbers of each if given), "complete", "mixture" (``theta`` of the complete one) or a ``Graph``.
     ``weighting="examples"`` counts a client by its rows. ``refit="cluster"`` trains every cluster found by itself.
     """
@@ -82,7 +82,7 @@ class ConvexClustering:
         if isinstance(self.lam, str):
             if self.lam != "auto":
                 raise BadValue("lam", self.lam, '"auto" or a positive number')
-        elif not 0 < self.lam < np.inf:
+        elif not isinstance(self.lam, int | float) or not 0 < self.lam < np.inf:
             raise BadValue("lam", self.lam, '"auto" or a positive number; 0 is every client by itself')
         for kind, given, known in (
             ("scaling", self.scaling, ("t", *FACTORS)),
@@ -91,8 +91,8 @@ class ConvexClustering:
         ):
             if given not in known:
                 raise UnknownChoice(kind, given, known)
-        if isinstance(self.graph, str) and self.graph not in GRAPHS:
-            raise UnknownChoice("graph", self.graph, GRAPHS)
+        if not isinstance(self.graph, Graph) and self.graph not in GRAPHS:
+            raise UnknownChoice("graph", str(self.graph), GRAPHS)
 
     def fit(self, x: Sequence[ArrayLike], y: Sequence[ArrayLike], *, tell: Tell | None = None) -> Fitted:
         """The fused models at ``lam``."""
@@ -100,7 +100,9 @@ class ConvexClustering:
         if self.lam == "auto":
             return self._chosen(clients, tell)
         graph, start = self._graph(clients)
-        problem = Problem(clients, graph, self._alpha(start.alpha_hat, clients.num))
+        # A client alone, or clients who agree, are fused at any strength.
+        alpha = self._alpha(start.alpha_hat, clients.num) or 1.0
+        problem = Problem(clients, graph, alpha)
         if problem.alpha >= start.alpha_hat:
             whole = np.zeros(clients.num, np.int64)
             found = solve(problem, guess=whole, start=np.broadcast_to(start.model, (clients.num, clients.dim)))
@@ -114,7 +116,7 @@ class ConvexClustering:
 
     def _chosen(self, clients: Clients, tell: Tell | None) -> Fitted:
         graph, start = self._graph(clients)
-        if clients.num == 1 or start.alpha_hat == 0:
+        if clients.num == 1 or start.alpha_hat <= 0:
             found = solve(Problem(clients, graph, 1.0), guess=np.zeros(clients.num, np.int64))
             return self._fitted(clients, graph, start, found, None)
         alphas = grid(start.alpha_hat, self.num_lams, self.least)
@@ -142,6 +144,7 @@ class ConvexClustering:
         if isinstance(self.graph, Graph):
             if self.graph.num != num:
                 raise BadData(f"the graph is for {self.graph.num} clients, there are {num}")
+            check_whole(self.graph)
             return self.graph, consensus(clients, self.graph)
         if self.graph != "knn":
             check_room(num * (num - 1) // 2, dim)
@@ -163,8 +166,10 @@ class ConvexClustering:
         self, clients: Clients, graph: Graph, start: Consensus, found: Solution, path: Path | None
     ) -> Fitted:
         models = found.models if self.refit == "none" else alone(found.partition, found.models)
-        whole = 1.0 if graph.is_uniform else self.theta if self.graph == "mixture" else 0.0
-        return Fitted(clients, graph, start, found, models, path, self.num_neighbors, whole)
+        whole = self.theta if self.graph == "mixture" else 0.0
+        if graph.is_uniform:
+            whole = float(graph.weight[0]) if len(graph) else 1.0
+        return Fitted(clients, graph, start, found, models, path, self, whole)
 
 
 def convex_clustering(**options: object) -> ConvexClustering:
@@ -186,8 +191,8 @@ class Fitted:
     solution: Solution
     models: Floats
     path: Path | None
-    num_neighbors: int
-    theta: float  # the weight of the complete graph in the graph
+    how: ConvexClustering
+    theta: float  # the weight of edges that everybody has to everybody
 
     @property
     def label(self) -> Ints:
@@ -231,11 +236,11 @@ class Fitted:
 
     def place(self, x: ArrayLike, y: ArrayLike) -> Placed:
         """Where a new client goes, all others staying as they are."""
-        return placed(self, np.asarray(x, float), np.asarray(y, float))
+        return placed(self, x, y)
 
     def predict(self, client: int, x: ArrayLike) -> Floats:
         """The linear predictor of a client's model for rows of its table: (rows,) or (rows, outputs)."""
-        return outputs(self.clients, self.models[self.label[client]], x)
+        return outputs(self.clients, self.models[self.label[client]], x, intercept=self.how.intercept)
 
     def summary(self) -> list[str]:
         """What to tell of the answer, line by line."""
@@ -263,16 +268,10 @@ class Fitted:
         return lines
 
 
-def outputs(clients: Clients, model: Floats, x: ArrayLike) -> Floats:
+def outputs(clients: Clients, model: Floats, x: ArrayLike, *, intercept: bool = True) -> Floats:
     """The linear predictor of a model for rows of a table."""
-    table = np.asarray(x, float)
-    table = table.reshape(len(table), -1)
-    width = clients.a.shape[2]
-    if table.shape[1] == width - 1:
-        table = np.concatenate([table, np.ones((len(table), 1))], axis=1)
-    if table.shape[1] != width:
-        raise BadData(f"the table has {table.shape[1]} columns, the clients' have {width - 1}")
-    found: Floats = table @ model.reshape(width, -1)
+    table = as_table(clients, x, intercept=intercept)
+    found: Floats = table @ model.reshape(table.shape[1], -1)
     return found[:, 0] if clients.link.num_outputs == 1 else found
 
 

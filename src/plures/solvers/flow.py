@@ -93,7 +93,7 @@ def flow_test(
     max_steps: int = 5_000,
     split: bool = True,
 ) -> Flow:
-    """Whether a connected group with forces ``b`` stays fused at ``alpha``, and else how it falls apart.
+    """Whether a connected group with forces ``b`` stays fused at ``alpha``, and if not how it falls apart.
 
     With ``split=False`` the parts are not looked for.
     """

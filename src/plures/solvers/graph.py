@@ -163,13 +163,18 @@ def from_edges(num: int, edges: ArrayLike, weight: ArrayLike | None = None) -> G
     if len(ends) and (ends.min() < 0 or ends.max() >= num or (ends[:, 0] == ends[:, 1]).any()):
         raise BadValue("edges", "such a list", f"pairs of two different clients from 0 to {num - 1}")
     graph = _merged(num, ends[:, 0], ends[:, 1], values)
+    check_whole(graph)
+    return graph
+
+
+def check_whole(graph: Graph) -> None:
+    """Refuse a graph that does not hang together."""
     number, _ = graph.parts()
     if number > 1:
         raise Unsupported(
             f"the graph has {number} parts without an edge between them: clients of different parts are never fused. "
             "Solve each part by itself, or join them (plures.solvers.linked)"
         )
-    return graph
 
 
 def nearest(points: ArrayLike, num_neighbors: int = 10) -> Graph:

@@ -50,8 +50,8 @@ class Grouped:
         """The summed losses at (K, dim) models."""
         pen = 0.5 * float((self.ridge * w * w).sum())
         if self._quadratic is not None:
-            curve, linear, constant = self._quadratic
-            return pen + float(0.5 * np.einsum("ki,kij,kj->", w, curve, w) - (linear * w).sum() + constant)
+            gram, best, constant = self._quadratic
+            return pen + float(0.5 * np.einsum("ki,kij,kj->", w - best, gram, w - best) + constant)
         outputs = self._outputs(w)
         return pen + float(self._share @ self.link.value(outputs, self._y))
 
@@ -59,10 +59,10 @@ class Grouped:
         """Value, slope and curvature."""
         value, slope, curve = 0.5 * float((self.ridge * w * w).sum()), self.ridge * w, self._ridge_curve()
         if self._quadratic is not None:
-            gram, linear, constant = self._quadratic
-            pull = np.einsum("kij,kj->ki", gram, w)
-            value += float(0.5 * (pull * w).sum() - (linear * w).sum() + constant)
-            return Bend(value, slope + pull - linear, curve + gram)
+            gram, best, constant = self._quadratic
+            pull = np.einsum("kij,kj->ki", gram, w - best)
+            value += float(0.5 * (pull * (w - best)).sum() + constant)
+            return Bend(value, slope + pull, curve + gram)
         outputs = self._outputs(w)
         value += float(self._share @ self.link.value(outputs, self._y))
         slopes = self.link.slope(outputs, self._y) * self._share[:, None]
@@ -105,11 +105,20 @@ class Grouped:
 
 
 def _moments(groups: Grouped) -> tuple[Floats, Floats, float]:
-    """What determines squared errors: sums of a a^T, of a y, and of y^2 / 2."""
+    """What determines squared errors: sums of a a^T, where each group's sum is least, and how much that is.
+
+    Around its least value a sum of squares does not cancel, however far from zero the targets are.
+    """
     share, a, y = groups._share, groups._a, groups._y
-    curve = np.stack([a[rows].T @ (a[rows] * share[rows, None]) for _, rows in groups.parts()])
-    linear = np.stack([a[rows].T @ (share[rows] * y[rows]) for _, rows in groups.parts()])
-    return curve, linear, 0.5 * float(share @ (y * y))
+    curves, best, constant = [], [], 0.0
+    for _, rows in groups.parts():
+        heavy = a[rows] * share[rows, None]
+        curves.append(a[rows].T @ heavy)
+        middle = float(share[rows] @ y[rows] / share[rows].sum())
+        first = np.linalg.lstsq(curves[-1], heavy.T @ np.full(len(heavy), middle), rcond=None)[0]
+        best.append(first + np.linalg.lstsq(curves[-1], heavy.T @ (y[rows] - a[rows] @ first), rcond=None)[0])
+        constant += 0.5 * float(share[rows] @ ((y[rows] - a[rows] @ best[-1]) ** 2))
+    return np.stack(curves), np.stack(best), constant
 
 
 class Partition:

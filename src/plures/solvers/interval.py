@@ -9,7 +9,7 @@ import numpy as np
 from plures.solvers.certificate import certify
 from plures.solvers.grouped import Partition
 from plures.solvers.links import Floats
-from plures.solvers.newton import centered
+from plures.solvers.solve import Problem, models_of
 
 STRIDE, BISECTIONS = 1.15, 14
 """Steps outward from where the partition is known to hold, and halvings at the end."""
@@ -57,13 +57,13 @@ class _Look:
 
 def _look(partition: Partition, alpha: float, w: Floats, duals: Floats | None) -> _Look:
     """What the partition does at alpha: nothing (it holds), a "merge" or a "split"."""
-    found = centered(partition.at(alpha), w)
-    if len(found.met):
+    merged, models, _ = models_of(Problem(partition.clients, partition.graph, alpha), partition, w)
+    if merged.number < partition.number:
         return _Look("merge", w, duals)
-    proof, _ = certify(partition, alpha, found.w, start=duals, search=500)
+    proof, _ = certify(partition, alpha, models, start=duals, search=500)
     if not proof.held.all():
-        return _Look("split", found.w, duals)
-    return _Look("" if proof.distinct else "merge", found.w, proof.u)
+        return _Look("split", models, duals)
+    return _Look("" if proof.solved else "merge", models, proof.u)
 
 
 def _end(partition: Partition, alpha: float, here: _Look, stride: float, reach: float) -> tuple[float, str]:

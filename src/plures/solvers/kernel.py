@@ -135,7 +135,10 @@ def fuse(
         steps += climb.steps - before
     gap, y = climb.gap()
     label = together(graph, climb.u, room, y, size)
-    return Fused(settled(y, label), climb.u, label, max(gap, 0.0), steps)
+    # Joining points may cost a little: the gap is that of the points returned.
+    joined = settled(y, label)
+    gap += climb.scale(joined) - climb.scale(y)
+    return Fused(joined, climb.u, label, max(gap, 0.0), steps)
 
 
 def _climb_to(climb: Climb, tol: float, steps: int) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, softmax
 
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import BadData, BadValue, UnknownChoice
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -122,7 +122,6 @@ def huber(width: float = 1.0) -> Link:
         lambda o, y: np.clip(o - y, -width, width),
         lambda o, y: 1.0 * (np.abs(o - y) <= width),
         1.0,
-        coercive=True,
     )
 
 
@@ -190,4 +189,10 @@ def link_named(name: str, y: Floats) -> Link:
     """
     if name not in LINKS:
         raise UnknownChoice("loss", name, LINKS)
-    return multinomial(int(y.max()) + 1) if name == "multinomial" else LINKS[name]()
+    if name != "multinomial":
+        return LINKS[name]()
+    if y.min() < 0 or y.max() < 1 or (y % 1 != 0).any():
+        raise BadData(
+            f"the targets of multinomial must be whole numbers from 0 on, of two classes or more; got {y.min():g} to {y.max():g}"
+        )
+    return multinomial(int(y.max()) + 1)

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from plures.errors import BadData
 from plures.solvers.clients import Clients
 from plures.solvers.links import Floats
 
@@ -39,32 +41,50 @@ class Placed:
         return self.cluster if self.cluster >= 0 else self.least_loss
 
 
-def as_newcomer(clients: Clients, x: Floats, y: Floats) -> Clients:
+def as_table(clients: Clients, x: ArrayLike, *, intercept: bool) -> Floats:
+    """The rows of a table as the clients' are kept, with a column of ones where there is an intercept."""
+    table = np.asarray(x, float)
+    table = table.reshape(len(table), -1) if table.size else np.zeros((0, clients.a.shape[2] - intercept))
+    if table.shape[1] != clients.a.shape[2] - intercept:
+        raise BadData(f"the table has {table.shape[1]} columns, the clients' have {clients.a.shape[2] - intercept}")
+    return np.concatenate([table, np.ones((len(table), 1))], axis=1) if intercept else table
+
+
+def as_newcomer(fitted: Fitted, x: ArrayLike, y: ArrayLike) -> Clients:
     """One more client like the others."""
-    table = x.reshape(len(x), -1)
-    if table.shape[1] == clients.a.shape[2] - 1:
-        table = np.concatenate([table, np.ones((len(table), 1))], axis=1)
-    share = np.full((1, len(table)), 1.0 / len(table))
-    return Clients(table[None], y.reshape(1, -1), share, clients.ridge, clients.link)
+    clients, wanted = fitted.clients, np.asarray(y, float).reshape(-1)
+    table = as_table(clients, x, intercept=fitted.how.intercept)
+    if not len(table) or len(table) != len(wanted):
+        raise BadData(
+            f"the new client has {len(table)} rows and {len(wanted)} targets; both must be alike, 1 or more"
+        )
+    if not (np.isfinite(table).all() and np.isfinite(wanted).all()):
+        raise BadData("the new client has a value that is not a finite number")
+    if (wants := clients.link.check(wanted)) is not None:
+        raise BadData(f"the targets of {clients.link.name} must be {wants}; the new client's are not")
+    # Where clients count by their rows, so does a new one.
+    weight = len(table) / float(clients.counts.mean()) if fitted.how.weighting == "examples" else 1.0
+    share = np.full((1, len(table)), weight / len(table))
+    return Clients(table[None], wanted[None], share, clients.ridge, clients.link)
 
 
 def ties_of(fitted: Fitted, new: Clients) -> Floats:
     """(K,) the weight of the newcomer's edges to every cluster: to all clients, to its nearest by gradients, or to both."""
     number, graph = len(fitted.models), fitted.graph
     everywhere: Floats = fitted.theta * fitted.solution.sizes.astype(float)
-    if fitted.theta == 1.0:
+    if graph.is_uniform:
         return everywhere
     slope = new.slope(fitted.consensus.model[None])
     apart = ((fitted.consensus.slopes - slope) ** 2).sum(1)
-    near = np.argsort(apart, kind="stable")[: fitted.num_neighbors]
+    near = np.argsort(apart, kind="stable")[: fitted.how.num_neighbors]
     near_each: Floats = np.bincount(fitted.label[near], minlength=number).astype(float)
     own = float(graph.weight.max()) - fitted.theta if len(graph) else 1.0
     return near_each * own + everywhere
 
 
-def placed(fitted: Fitted, x: Floats, y: Floats) -> Placed:
+def placed(fitted: Fitted, x: ArrayLike, y: ArrayLike) -> Placed:
     """The newcomer's place among the clusters of a fitted problem."""
-    new, w, alpha = as_newcomer(fitted.clients, x, y), fitted.solution.models, fitted.alpha
+    new, w, alpha = as_newcomer(fitted, x, y), fitted.solution.models, fitted.alpha
     ties = ties_of(fitted, new)
     apart = w[:, None] - w[None]
     size = np.maximum(np.sqrt((apart**2).sum(2)), 1e-300)

@@ -147,6 +147,8 @@ def follow(
             else solve(problem, guess=ahead.label, start=ahead.x, duals=ahead.certificate.u)
         )
         if most is not None and now.num_clusters > most and len(found) > 1:
+            if tell is not None:
+                tell(len(found), len(found))
             break
         found.append(now)
         if tell is not None:

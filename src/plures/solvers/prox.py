@@ -100,7 +100,9 @@ class _Job:
     def curve(self, x: Floats) -> Floats:
         found = self.clients.curve(x)
         place = np.arange(self.clients.dim)
-        found[:, place, place] += self.omega[:, None] + 1e-12
+        # A hair of the curvature's own size keeps it invertible where columns are nearly alike, or very large.
+        hair = 1e-14 * found[:, place, place].max(1, keepdims=True) + 1e-12
+        found[:, place, place] += self.omega[:, None] + hair
         return found
 
 

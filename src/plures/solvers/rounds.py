@@ -3,9 +3,9 @@
     Douglas-Rachford  one prox per client and round, the server clusters (plures.solvers.kernel)
     FISTA             one gradient per client and round, the server clusters
     linearized ADMM   one prox per client and round, duals on the server
-    PDMM              Algorithm 1 of Armacki, Bajovic, Jakovetic, Kar (arXiv 2202.00718), corrected or as printed
 
-All return every round's models and feasible duals to ``watch(round, x, u)``, so that gaps can be followed.
+PDMM, the published algorithm, is in ``plures.solvers.pdmm``. All give every round's models and feasible duals to
+``watch(round, x, u)``, so that gaps can be followed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from plures.errors import BadValue, Unsupported
 from plures.solvers.clients import Clients
 from plures.solvers.graph import Graph, Ints, lengths
 from plures.solvers.kernel import fuse, within
@@ -59,12 +60,14 @@ def douglas_rachford(
 ) -> Run:
     """Rounds of Douglas-Rachford: the server clusters s, clients answer with their prox of the reflected point.
 
-    ``cohorts`` are the clients that take part in each round; only their s moves. It stops at ``rounds``, when ``watch``
-    says so, or when models and clustered points differ by at most ``tol``.
+    ``cohorts`` are the clients that take part in each round; only their s moves. It stops at ``rounds``, after the last
+    cohort, when ``watch`` says so, or when models and clustered points differ by at most ``tol``.
     """
     rho = good_pull(clients) if pull is None else pull
     s = np.zeros((clients.num, clients.dim)) if start is None else start.copy()
-    x, u, off, drawn = s.copy(), None, 1.0, iter(cohorts or ())
+    if rounds < 1:
+        raise BadValue("rounds", rounds, "1 or more")
+    x, u, off, drawn = s.copy(), None, 1.0, None if cohorts is None else iter(cohorts)
     for count in range(1, rounds + 1):
         # A gap of a tenth of |x - y|^2 is enough; near the end that is nearly nothing.
         found = fuse(
@@ -73,10 +76,11 @@ def douglas_rachford(
         u = found.u
         if watch(count, found.points, rho * u):
             break
-        cohort = next(drawn, None)
-        who = np.arange(clients.num) if cohort is None else cohort
+        who = np.arange(clients.num) if drawn is None else next(drawn, None)
+        if who is None:
+            break
         center = 2 * found.points[who] - s[who]
-        some = clients if cohort is None else clients.take(who)
+        some = clients if drawn is None else clients.take(who)
         x[who] = own_best(some, x[who], omega=rho, center=center).x
         s[who] += x[who] - found.points[who]
         off = float(np.abs(x[who] - found.points[who]).max())
@@ -96,6 +100,8 @@ def fista(
 ) -> Run:
     """Accelerated proximal gradients: a gradient from everybody, then the server clusters."""
     steep = float(clients.lipschitz.max())
+    if not np.isfinite(steep):
+        raise Unsupported(f"gradient steps need a smooth loss, and the slope of {clients.link.name} has no bound")
     x = np.zeros((clients.num, clients.dim)) if start is None else start.copy()
     ahead, speed, u = x, 1.0, None
     for count in range(1, rounds + 1):

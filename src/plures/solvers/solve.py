@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from plures.errors import BadData, BadValue
 from plures.solvers.certificate import QUICK, Certificate, certify, gap_bound, objective, true_gap
 from plures.solvers.clients import Clients
 from plures.solvers.flow import Flow
@@ -40,9 +41,11 @@ class Problem:
     graph: Graph
     alpha: float
 
-    def at(self, alpha: float) -> Problem:
-        """The same with another alpha."""
-        return replace(self, alpha=alpha)
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < np.inf:
+            raise BadValue("alpha", self.alpha, "a positive number; 0 is every client by itself")
+        if self.graph.num != self.clients.num:
+            raise BadData(f"the graph is for {self.graph.num} clients, there are {self.clients.num}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +144,7 @@ def by_turns(
     alpha, partition, w, rounds, best = problem.alpha, first, start, 0, None
     seen: set[bytes] = set()
     for _ in range(turns):
-        partition, w, made = _models(problem, partition, w)
+        partition, w, made = models_of(problem, partition, w)
         certificate, tests = certify(partition, alpha, w, start=duals, search=search)
         rounds += made + 1
         duals = certificate.u
@@ -156,10 +159,10 @@ def by_turns(
             break
         partition = Partition(problem.clients, problem.graph, label)
     assert best is not None
-    return replace(best, rounds=rounds)
+    return replace(best, rounds=rounds, value=objective(problem.clients, problem.graph, alpha, best.x))
 
 
-def _models(problem: Problem, partition: Partition, w: Floats) -> tuple[Partition, Floats, int]:
+def models_of(problem: Problem, partition: Partition, w: Floats) -> tuple[Partition, Floats, int]:
     """The partition's own solution; clusters that meet there are one afterwards.
 
     Newton's method stops where two models come near. Whether they meet, or only pass, is seen with rounded norms.
@@ -265,16 +268,18 @@ def rounded(small: Reduced, start: Floats, *, reach: float = 1.0) -> tuple[Shown
 def _unproved(problem: Problem, shown: Shown, *others: Solution) -> Solution:
     """The best answer at hand with the gap that can be shown for it."""
     clients, graph, alpha = problem.clients, problem.graph, problem.alpha
-    candidates = [(objective(clients, graph, alpha, shown.x), shown.x, shown.label)]
-    candidates += [(one.value, one.x, one.label) for one in others]
-    value, x, label = min(candidates, key=lambda one: one[0])
+    labels = [shown.label, np.arange(clients.num), *(one.label for one in others)]
+    models = [_means(shown.x, shown.label), shown.x, *(one.models for one in others)]
+    values = [objective(clients, graph, alpha, own[label]) for own, label in zip(models, labels, strict=True)]
+    # What is fused is preferred, unless it costs more than rounding does.
+    best = int(np.argmin(np.array(values) + np.where(np.arange(len(values)) == 1, 1e-12 * np.abs(values), 0.0)))
+    value, label, w = values[best], labels[best], models[best]
+    x = w[label]
     u = within(shown.u, alpha * graph.weight)
     gap = gap_bound(clients, graph, alpha, x, u)
     if gap > 1e-6 * abs(value):
         gap = min(gap, true_gap(clients, graph, alpha, x, u))
-    models = _means(x, label)
-    number = len(models)
-    zero, many = np.zeros(number), np.full(number, np.inf)
+    zero, many = np.zeros(len(w)), np.full(len(w), np.inf)
     left = float(np.abs(clients.slope(x) + graph.outflow(u)).max())
     proof = Certificate(alpha, u, gap, zero, many, left, False)
-    return Solution(Partition(clients, graph, label), models, value, proof, 0, "")
+    return Solution(Partition(clients, graph, label), w, value, proof, 0, "")

@@ -152,7 +152,7 @@ def _scores(fitted: Fitted, tables: list[Floats], targets: list[Floats]) -> tupl
     }
     found = {
         way: [
-            _score(outputs(clients, model, table), target, clients.link.name)
+            _score(outputs(clients, model, table, intercept=fitted.how.intercept), target, clients.link.name)
             for model, table, target in zip(own, tables, targets, strict=True)
         ]
         for way, own in models.items()

@@ -1,0 +1,180 @@
+"""Federated algorithms round by round: where they end, how soon, and who takes part."""
+
+import numpy as np
+import pytest
+from ellipses_world import blobs, graph_of, hinge, tables
+
+from plures.errors import Unsupported
+from plures.solvers import (
+    Problem,
+    as_clients,
+    complete,
+    consensus,
+    douglas_rachford,
+    fista,
+    linearized_admm,
+    objective,
+    points_as_clients,
+    solve,
+)
+from plures.solvers.rounds import good_pull, shrunk
+
+
+@pytest.fixture(scope="module", params=["complete", "knn"])
+def case(request):
+    clients = hinge(0, per=4)
+    graph = graph_of(request.param, clients, 3)
+    alpha = 0.4 * consensus(clients, graph).alpha_hat
+    return clients, graph, alpha, solve(Problem(clients, graph, alpha))
+
+
+def until(clients, graph, alpha, value, tol=1e-6):
+    return lambda count, x, u: objective(clients, graph, alpha, x) - value <= tol * abs(value)
+
+
+RUNS = {
+    "douglas_rachford": douglas_rachford,
+    "fista": fista,
+    "linearized_admm": lambda *problem, **options: linearized_admm(*problem, rho=2.0, **options),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_rounds_reach_the_solution(case, name):
+    clients, graph, alpha, wanted = case
+
+    found = RUNS[name](clients, graph, alpha, rounds=500, watch=until(clients, graph, alpha, wanted.value))
+
+    assert found.rounds < 500
+    assert wanted.value * (1 - 1e-12) <= objective(clients, graph, alpha, found.x) <= wanted.value * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_duals_are_always_allowed(case, name):
+    clients, graph, alpha, _ = case
+    strains = []
+
+    def watch(count, x, u):
+        strains.append((np.linalg.norm(u, axis=1) / (alpha * graph.weight)).max())
+        return False
+
+    RUNS[name](clients, graph, alpha, rounds=15, watch=watch)
+
+    assert len(strains) == 15
+    assert max(strains) <= 1 + 1e-12
+
+
+def test_models_of_douglas_rachford_are_fused(case):
+    clients, graph, alpha, wanted = case
+
+    found = douglas_rachford(clients, graph, alpha, rounds=150, tol=1e-7)
+
+    assert found.rounds < 150
+    np.testing.assert_allclose(found.x, wanted.x, atol=1e-5)
+    assert len(np.unique(found.x.round(12), axis=0)) == found.label.max() + 1
+
+
+def test_clients_outside_the_cohort_are_not_asked():
+    clients, graph = hinge(0, per=4), complete(12)
+    asked = []
+
+    class Counting(type(clients)):
+        def take(self, index):
+            asked.append(np.array(index))
+            return super().take(index)
+
+    counting = Counting(clients.a, clients.y, clients.share, clients.ridge, clients.link)
+    cohorts = [np.array([1, 5]), np.array([0, 7, 9]), np.array([3])]
+
+    douglas_rachford(counting, graph, 0.3, rounds=3, cohorts=cohorts)
+
+    members = [set(index.tolist()) for index in asked]
+    assert cohorts[0].tolist() in [sorted(one) for one in members]
+    assert all(len(one) <= 3 for one in members)
+
+
+def test_rounds_with_everybody_are_few():
+    """Relative 1e-6 in 30 rounds for 60 clients."""
+    clients, graph = hinge(0, per=20, ridge=1e-3), complete(60)
+    wanted = solve(Problem(clients, graph, 0.08))
+
+    found = douglas_rachford(clients, graph, 0.08, rounds=60, watch=until(clients, graph, 0.08, wanted.value))
+
+    assert wanted.certificate.exact
+    assert found.rounds <= 30
+
+
+def test_a_fifth_of_the_clients_each_round_gets_there_too():
+    """Relative 1e-6 in 150 rounds for 60 clients."""
+    clients, graph = hinge(0, per=20, ridge=1e-3), complete(60)
+    wanted = solve(Problem(clients, graph, 0.02))
+    rng = np.random.default_rng(0)
+    cohorts = (rng.choice(60, 12, replace=False) for _ in range(200))
+
+    found = douglas_rachford(
+        clients, graph, 0.02, rounds=200, cohorts=cohorts, watch=until(clients, graph, 0.02, wanted.value)
+    )
+
+    assert wanted.certificate.exact
+    assert found.rounds <= 150
+
+
+def test_cohorts_may_be_an_array():
+    clients = hinge(0, per=3)
+
+    found = douglas_rachford(clients, complete(9), 0.3, rounds=3, cohorts=np.array([[0, 1], [2, 3], [4, 5]]))
+
+    assert found.rounds == 3
+
+
+def test_a_start_at_the_solution_stays(case):
+    """Fixed point: s = x - slope / rho, so that clustering s gives x and the prox of the reflected point too."""
+    clients, graph, alpha, wanted = case
+    rho = good_pull(clients)
+    start = wanted.x - clients.slope(wanted.x) / rho
+
+    found = douglas_rachford(clients, graph, alpha, start=start, rounds=3)
+
+    np.testing.assert_allclose(found.x, wanted.x, atol=1e-4)
+
+
+def test_the_default_pull_is_a_fifth_of_the_median_smoothness():
+    clients = hinge(0, per=4)
+
+    assert good_pull(clients) == pytest.approx(0.2 * np.median(clients.lipschitz))
+    assert good_pull(as_clients(*tables("poisson")[:2], loss="poisson")) == 1.0
+
+
+def test_counts_need_no_smoothness_for_douglas_rachford():
+    world = tables("poisson")
+    clients, graph = as_clients(world.x, world.y, loss="poisson", ridge=1e-2), complete(9)
+    alpha = 0.4 * consensus(clients, graph).alpha_hat
+    wanted = solve(Problem(clients, graph, alpha))
+
+    found = douglas_rachford(clients, graph, alpha, rounds=300, watch=until(clients, graph, alpha, wanted.value))
+
+    assert found.rounds < 300
+
+
+def test_gradient_steps_refuse_a_loss_without_a_smoothness():
+    world = tables("poisson")
+    clients = as_clients(world.x, world.y, loss="poisson")
+
+    with pytest.raises(Unsupported):
+        fista(clients, complete(9), 0.1, rounds=2)
+
+
+def test_points_are_clustered_in_one_round_of_gradients():
+    """With curvature 1 everywhere a gradient step of length 1 lands on the points themselves."""
+    clients, graph = points_as_clients(blobs(12)), complete(12)
+    wanted = solve(Problem(clients, graph, 0.2))
+
+    found = fista(clients, graph, 0.2, rounds=1)
+
+    np.testing.assert_allclose(found.x, wanted.x, atol=1e-5)
+
+
+def test_vectors_are_shortened_to_zero_at_most():
+    found = shrunk(np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]), np.array([1.0, 1.0, 1.0]))
+
+    np.testing.assert_allclose(found, [[2.4, 3.2], [0.0, 0.0], [0.0, 0.0]], rtol=1e-14)
