@@ -140,6 +140,20 @@ def test_a_forecast_is_told_before_the_study_and_its_warnings_once(monkeypatch, 
     assert lines.index("costly: two messages a round") < np.flatnonzero(["mean" in line for line in lines])[0]
 
 
+def test_what_a_method_tells_of_its_result_stands_under_the_leaderboard(monkeypatch, capsys):
+    base = METHODS["fedavg"].factory
+
+    def talkative(model, *, plan):
+        """FedAvg with a word at the end."""
+        return replace(base(model, plan=plan), tells=lambda server: ["it went well"])
+
+    monkeypatch.setitem(METHODS._entries, "talkative", Entry("talkative", talkative, "Talkative"))
+
+    assert plures("compare", "-m", "talkative", *QUICK, "--out", "out") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "talkative:" in line] == ["talkative: it went well"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_runs_under_attack(name, tmp_path):
