@@ -7,7 +7,7 @@ WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster bench-threshold pictures clean
+.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster bench-threshold bench-convex pictures clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ bench-hypcluster: $(READY)  ## Time HypCluster's rounds against FedJAX's and wri
 
 bench-threshold: $(READY)  ## Time Threshold-Clustering by one product against a loop and write benchmarks/threshold.md
 	$(BIN)/python benchmarks/threshold.py
+
+bench-convex: $(READY)  ## Time convex clustering against CVXPY, its paths, and 100,002 clients; writes benchmarks/convex.md
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/convex.py
 
 pictures: $(READY)  ## Draw the pictures of docs/heterogeneity
 	$(BIN)/python docs/heterogeneity/draw.py

@@ -27,9 +27,8 @@ BEFORE = 7  # rounds for the global model, and one for gradients
 
 
 def played(method, federation, rounds, **settings):
-    """A run without the summary, which is a warning, and so many rounds of the method's own."""
-    quiet = method if method.tells is None else replace(method, tells=None)
-    return run(quiet, federation, rounds=BEFORE + rounds, executor="vectorized", **settings).state.server
+    """The server after so many rounds of the method's own."""
+    return run(method, federation, rounds=BEFORE + rounds, executor="vectorized", **settings).state.server
 
 
 def excess(problem, server, solved):
@@ -117,6 +116,15 @@ def test_the_certificate_bounds_what_is_missing():
         assert 0 <= missing <= 1.01 * bound
 
 
+def test_slopes_are_known_of_clients_that_were_not_asked_yet():
+    """The certificate counts everybody: before its first turn a client stands at the global model, with its slope there."""
+    server = jax.device_get(played(convex_clustering(SMALL.model, t=0.3), SMALL.federation, 2, cohort=2))
+
+    models = np.where(server.heard[:, None], server.trained, server.own)
+    np.testing.assert_allclose(server.slopes, SMALL.slopes(models), atol=1e-3)
+    assert np.abs(server.slopes).max(1).min() > 0.1
+
+
 def alone(method, edges, alpha, threshold=1.0):
     """The method's own rounds on a given graph, without those before."""
 
@@ -200,7 +208,7 @@ def test_a_newcomer_fuses_exactly_where_the_larger_problem_would_fuse_it(everyon
         given = Offered(jnp.asarray(centers), jnp.asarray(sizes), jnp.asarray(labels), jnp.asarray(0), 0.08)
         rows = Rows(x[client], y[client], 0, SMALL.rows, SMALL.rows)
         rest = part.rest(SMALL.model.init(jax.random.key(0)))
-        return nearest_cluster(part, "whole", jax.random.key(0), rest, given, Data(rows, rows))
+        return nearest_cluster(part, "whole", "complete", jax.random.key(0), rest, given, Data(rows, rows))
 
     places = jax.jit(jax.vmap(place))(jnp.arange(SMALL.number))
     models = np.stack([SMALL.newcomer(centers, sizes, 0.08, client) for client in range(SMALL.number)])
@@ -211,17 +219,19 @@ def test_a_newcomer_fuses_exactly_where_the_larger_problem_would_fuse_it(everyon
 
 
 def test_newcomers_get_the_model_of_their_group():
-    world = quadratics(num_clients=9, num_groups=3, dim=2, rows=4, gap=20.0, sigma=0.1)
-    seen, unseen = world.federation.hold_out(num_clients=3)
-    method = replace(convex_clustering(world.model, t=0.2, num_neighbors=2, rho=1.0), tells=None)
+    """Groups of 6, 4 and 2 clients: the largest does not take everybody."""
+    world = quadratics(num_clients=18, num_groups=3, dim=2, rows=4, gap=20.0, sigma=0.1)
+    apart = [world.federation.names[k] for k in (1, 4, 2, 5, 8, 11)]
+    seen, unseen = world.federation.hold_out(clients=apart)
+    method = convex_clustering(world.model, t=0.05, num_neighbors=1, rho=1.0)
 
     result = run(method, seen, unseen=unseen, rounds=BEFORE + 8)
 
     table = result.clients.to_dicts()
-    assert {row["group"] for row in table[:6]} == {0, 1, 2}
-    by_group = {row["group"]: row["cluster"] for row in table[:6]}
+    by_group = {row["group"]: row["cluster"] for row in table[:12]}
     assert len(set(by_group.values())) == 3
-    assert [row["cluster"] for row in table[6:]] == [by_group[row["group"]] for row in table[6:]]
+    assert [row["cluster"] for row in table[12:]] == [by_group[row["group"]] for row in table[12:]]
+    assert {row["group"] for row in table[12:]} == {1, 2}
 
 
 # Variants

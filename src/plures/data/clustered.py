@@ -1,7 +1,8 @@
 """Worlds of groups with one optimum each: what every client's model should be is known exactly.
 
 Werner, He, Jordan, Jaggi, Karimireddy: Provably Personalized and Robust Federated Learning, arXiv 2306.08393; the
-regression follows its published code.
+regression follows its published code. The ellipses are ours, after the experiment of Armacki, Bajovic, Jakovetic, Kar:
+Personalized Federated Learning via Convex Clustering, arXiv 2202.00718, whose own points are not published.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from plures.errors import BadValue
 from plures.keys import Purpose, derive, root
 from plures.models import linear
 from plures.models.build import REGRESSION, from_functions
-from plures.types import Model
+from plures.types import Key, Model
 
 
 @registry.world(title="Regression with corners of a cube", paper="arXiv:2306.08393")
@@ -107,6 +108,69 @@ def _spread(num_clients: int, rows: int, dim: int, seed: int) -> NDArray[Any]:
     return drawn / np.sqrt(np.square(drawn).sum(2).mean(1))[:, None, None]
 
 
+CENTER, ALONG, ACROSS = 2.52, 4.0, 1.0
+"""How far the ellipses of the two classes lie from the origin, and their semi-axes along and across that line."""
+
+
+@registry.world(title="Two ellipses per group", paper="arXiv:2202.00718")
+def ellipses(
+    *,
+    num_clients: int = 60,
+    num_groups: int = 3,
+    rows: int = 10,
+    balanced: bool = True,
+    test_rows: int = 200,
+    seed: int = 0,
+) -> World:
+    """Two classes of points in the plane, on two ellipses along a line; group g = k mod q has a line of its own.
+
+    The lines stand 360 / q degrees apart. Class 1 is uniform on the ellipse at 2.52 n_g, class 0 on that at -2.52 n_g,
+    with semi-axes 4 along n_g and 1 across. A group's training points, as many of either class, are dealt to its
+    clients without replacement: as many of each class to everyone (``balanced``), or as they come. Valid rows (as many
+    as training rows) and test rows are fresh; the test rows of a group's clients together are its test set. The
+    truth is n_g: no classifier does better on average than the sign of n_g . x (``facts["best_accuracy"]``).
+    """
+    _check_sizes(num_clients, num_groups, rows=rows, test_rows=test_rows)
+    for name, size in (("rows", rows), ("test_rows", test_rows)):
+        if size % 2:
+            raise BadValue(name, size, "even, for two classes")
+    group = np.arange(num_clients) % num_groups
+    angle = 2 * np.pi * np.arange(num_groups) / num_groups
+    truth = np.stack([np.cos(angle), np.sin(angle)], axis=1)[group]
+    keys = jax.random.split(derive(root(seed), Purpose.DATA), 4)
+    y = [np.tile(np.arange(size) < size // 2, (num_clients, 1)) for size in (rows, rows, test_rows)]
+    x = [on_ellipses(key, truth, own) for key, own in zip(keys, y, strict=False)]
+    if not balanced:
+        dealt = _dealt(keys[3], group, rows)
+        x[0], y[0] = (part.reshape(-1, *part.shape[2:])[dealt] for part in (x[0], y[0]))
+    labels = [own.astype(np.int32) for own in y]
+    federation = _with_splits(x, labels, group=group, title="two ellipses per group", num_classes=2)
+    cut = CENTER / ALONG
+    beyond = (np.arccos(cut) - cut * np.sqrt(1 - cut**2)) / np.pi  # of an ellipse lies on the other side
+    model = linear.squared_hinge((2,), ridge=1e-3)
+    return World(federation=federation, model=model, truth=truth, facts={"best_accuracy": float(1 - beyond)})
+
+
+def on_ellipses(key: Key, truth: NDArray[Any], y: NDArray[np.bool_]) -> NDArray[Any]:
+    """(clients, rows, 2) points, uniform on the ellipse of their class."""
+    radius, turn = np.asarray(jax.random.uniform(key, (2, *y.shape)), float)
+    radius, turn = np.sqrt(radius), 2 * np.pi * turn
+    along = np.where(y, CENTER, -CENTER) + ALONG * radius * np.cos(turn)
+    across = ACROSS * radius * np.sin(turn)
+    sideways = np.stack([-truth[:, 1], truth[:, 0]], axis=1)
+    return along[..., None] * truth[:, None] + across[..., None] * sideways[:, None]
+
+
+def _dealt(key: Key, group: NDArray[Any], rows: int) -> NDArray[Any]:
+    """(clients, rows) places of points: those of every group are shuffled among its clients."""
+    place = np.arange(len(group) * rows).reshape(len(group), rows)
+    for own in np.unique(group):
+        mine = group == own
+        mixed = jax.random.permutation(jax.random.fold_in(key, int(own)), int(mine.sum()) * rows)
+        place[mine] = place[mine].reshape(-1)[np.asarray(mixed)].reshape(-1, rows)
+    return place
+
+
 def _check_sizes(num_clients: int, num_groups: int, **sizes: int) -> None:
     """Refuse sizes below 1, and more groups than clients."""
     for name, size in sizes.items():
@@ -116,20 +180,23 @@ def _check_sizes(num_clients: int, num_groups: int, **sizes: int) -> None:
         raise BadValue("num_groups", num_groups, f"between 1 and num_clients ({num_clients})")
 
 
-def _with_splits(x: list[Any], y: list[Any], *, group: NDArray[Any], title: str) -> Federation:
-    """A regression from (clients, rows, ...) arrays for each of train, valid and test."""
+def _with_splits(
+    x: list[Any], y: list[Any], *, group: NDArray[Any], title: str, num_classes: int | None = None
+) -> Federation:
+    """A regression, or a classification, from (clients, rows, ...) arrays for each of train, valid and test."""
     num_clients = len(group)
     width = len(str(num_clients - 1))
     names = np.array([f"client-{k:0{width}d}" for k in range(num_clients)])
     sizes = [part.shape[1] for part in y]
     split = np.tile(np.repeat(SPLITS, sizes), num_clients)
-    x_all, y_all = (np.concatenate(part, axis=1).astype(np.float32) for part in (x, y))
+    x_all, y_all = (np.concatenate(part, axis=1) for part in (x, y))
+    kind = {"task": "regression"} if num_classes is None else {"num_classes": num_classes}
     return from_arrays(
-        x_all.reshape(len(split), *x_all.shape[2:]),
-        y_all.reshape(len(split), *y_all.shape[2:]),
+        x_all.reshape(len(split), *x_all.shape[2:]).astype(np.float32),
+        y_all.reshape(len(split), *y_all.shape[2:]).astype(np.float32 if num_classes is None else np.int32),
         np.repeat(names, sum(sizes)),
         split=split,
         group=dict(zip(names, group.tolist(), strict=True)),
-        task="regression",
         title=title,
+        **kind,
     )

@@ -95,25 +95,26 @@ def offered(own: Array, fusion: Fusion, uid: Array, number: int) -> Offered:
     return Offered(middle[some], sizes[some], some.astype(jnp.int32), mine, fusion.alpha)
 
 
-def nearest_cluster(part: Part, norm: str, key: Key, rest: Rest, given: Offered, data: Data) -> Array:
+def nearest_cluster(part: Part, norm: str, graph: str, key: Key, rest: Rest, given: Offered, data: Data) -> Array:
     """Which of the offered clusters a newcomer belongs to.
 
-    With the others as they are, it has the model w_k of cluster k in the joint minimum if
+    With the others as they are, on the complete graph it has the model w_k of cluster k in the joint minimum if
 
-        | grad f(w_k) + alpha sum_(l != k) W_l (w_k - w_l) / |w_k - w_l| |  <=  alpha W_k
+        | grad f(w_k) + alpha sum_(l != k) n_l (w_k - w_l) / |w_k - w_l| |  <=  alpha n_k
 
-    W_l being its weight towards cluster l: the size of that, as on the complete graph (weights of other graphs have the
-    same sum, and who a newcomer's neighbors are is not known). Where this holds for no cluster it is the one of
-    the least loss.
+    n_l being the size of cluster l. Where this holds for no cluster, and on the other graphs, where a newcomer's neighbors
+    are not known, it is the cluster of the least loss.
     """
     weights = jax.vmap(lambda vector: part.put(vector, rest))(given.models)
+    losses = jnp.where(given.sizes > 0, losses_of(part.model, weights, data), jnp.inf)
+    if graph != "complete":
+        return losses.argmin()
     slopes = jax.vmap(lambda one: part.slope(key, one, data))(weights)
     fits = given.sizes > 0
     for at, factor in part.blocks(norm):
         force, reach = _forces(given.models[:, at], given.sizes)
         alpha = given.alpha * factor
         fits &= jnp.linalg.norm(slopes[:, at] + alpha * force, axis=1) <= alpha * reach
-    losses = jnp.where(given.sizes > 0, losses_of(part.model, weights, data), jnp.inf)
     return jnp.where(fits.any(), fits.argmax(), losses.argmin())
 
 
@@ -150,7 +151,15 @@ def certificate(part: Part, norm: str, fusion: Fusion, given: Evidence) -> float
     return float(jnp.maximum(loose, 0.0) + bent)
 
 
-def summary(fusion: Fusion, rounds: int, residual: float, gap: float | None, *, also: Sequence[str] = ()) -> str:
+def summary(
+    fusion: Fusion,
+    rounds: int,
+    residual: float,
+    gap: float | None,
+    *,
+    what: str = "fixed-point residual",
+    also: Sequence[str] = (),
+) -> str:
     """The clustering in a line."""
     sizes = sorted(jnp.bincount(fusion.labels).tolist(), reverse=True)
     alpha, threshold = float(fusion.alpha), float(fusion.threshold)
@@ -160,14 +169,17 @@ def summary(fusion: Fusion, rounds: int, residual: float, gap: float | None, *, 
         f"alpha {alpha:.4g} (alpha_hat {threshold:.4g}{share})",
         f"{len(sizes)} clusters of {shown} clients" if len(sizes) > 1 else f"1 cluster of {sizes[0]} clients",
         f"{rounds} rounds",
-        f"fixed-point residual {residual:.2g}",
+        f"{what} {residual:.2g}",
     ]
     if gap is None:
         said.append("no certificate: this is only known for convex losses that are solved exactly")
     else:
-        said.append(f"certificate: the clients' objective is within {gap:.2g} of its minimum")
+        said.append(
+            f"certificate: at the models that clients sent last the objective is within {gap:.2g} of its minimum"
+        )
     if len(fusion.labels) > 1 and alpha >= threshold:
-        said.append("alpha is above alpha_hat: this is the global model")
+        one = "this is the global model" if len(sizes) == 1 else "one model for all is where this leads"
+        said.append(f"alpha is above alpha_hat: {one}")
     return "; ".join([*said, *also])
 
 

@@ -3,7 +3,8 @@
     min_x  sum_i f_i(x_i)  +  alpha sum_(i<j) w_ij |x_i - x_j|
 
 A norm that is not squared makes models of a cluster exactly equal; nobody says how many clusters there are. Whatever its
-data, a client pulls at the others with at most alpha times the sum of its weights. From alpha_hat on, a number that
+data, a client pulls at the others with at most alpha times the sum of its weights, for a given alpha; with ``t`` a
+client's slope also moves alpha_hat, so against liars set ``alpha``. From alpha_hat on, a number that
 everyone's gradients at the global model tell, one model for all is the answer: ``t`` = alpha / alpha_hat is free of
 units.
 
@@ -11,7 +12,8 @@ units.
     client   x_i  =   argmin  f_i(x) + (rho / 2) |x - (2 y_i - s_i)|^2
     server   s_i <-   s_i + x_i - y_i
 
-Before: rounds for the global model, and one in which everybody sends its gradient there. The graph w is that of the
+Before: rounds for the global model (for small convex models Newton's: a client then sends its gradient, its loss and its
+curvature, a matrix of all pairs of parameters), and one in which everybody sends its gradient there. The graph w is that of the
 nearest gradients, of N (N - 1) / 2 in total weight as the complete graph.
 
 Armacki, Bajovic, Jakovetic, Kar: Personalized Federated Learning via Convex Clustering, arXiv 2202.00718. Their problem
@@ -101,7 +103,7 @@ def convex_clustering(
     sqrt(dim_l) over layers. ``refit="cluster"``: after ``fit_rounds`` rounds clusters stay as they are, and every one
     trains a model of its own, without the pull of others. ``ridge`` / 2 |x|^2 is added to every f_i, so that a client
     with one class has a finite optimum. ``max_iter`` bounds the steps of the server in a round; newcomers choose among
-    the ``num_offered`` largest clusters.
+    the ``num_offered`` largest clusters, and smaller ones are not told to them.
     """
     check_strength(alpha, t)
     check_graph(graph, num_neighbors, share)
@@ -121,7 +123,7 @@ def convex_clustering(
     )
 
     def chosen(key: Key, given: Offer, data: Data) -> Array:
-        return nearest_cluster(what, norm, key, given.rest, given.extra, data)
+        return nearest_cluster(what, norm, graph, key, given.rest, given.extra, data)
 
     def assign(given: Offer, kept: Kept, data: Data) -> Info:
         place = chosen(jax.random.key(0), given, data)
@@ -131,7 +133,9 @@ def convex_clustering(
         edges, threshold = before.found
         now = fresh.memory._replace(edges=edges, threshold=threshold, alpha=strength(alpha, t, threshold))
         weight = 0.2 * median_steepness(before) if rho is None else fresh.rho
-        return begun(what, fresh, before.shared)._replace(rho=weight, heard=before.heard, memory=now)
+        return begun(what, fresh, before.shared)._replace(
+            rho=weight, heard=before.heard, slopes=before.slopes, memory=now
+        )
 
     def tells(server: Split) -> list[str]:
         gap = _gap(what, norm, server) if exact else None

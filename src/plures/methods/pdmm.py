@@ -200,10 +200,10 @@ def pdmm(
         heard = server.heard.at[uids].max(counts)
         own = jnp.where(heard[:, None], own, server.aims)  # who has no loss goes where it is pulled
         now, later = jax.random.split(server.key)
-        after = _multiplied(server, own, now, len(uids))._replace(own=own, slopes=slopes, heard=heard, key=later)
+        after = _multiplied(server, own, now, counts.sum())._replace(own=own, slopes=slopes, heard=heard, key=later)
         return after._replace(aims=aims_of(after), rounds=server.rounds + 1)
 
-    def _multiplied(server: Blocks, own: Array, key: Key, num_present: int) -> Blocks:
+    def _multiplied(server: Blocks, own: Array, key: Key, num_present: Array) -> Blocks:
         """The server with new edges and multipliers, from old and new models."""
         links = links_of(server)
         live = links.weights > 0
@@ -230,7 +230,7 @@ def pdmm(
         )
 
     def chosen(key: Key, given: Offer, data: Data) -> Array:
-        return nearest_cluster(what, "whole", key, given.rest, given.clusters, data)
+        return nearest_cluster(what, "whole", graph, key, given.rest, given.clusters, data)
 
     def serve(key: Key, given: Offer, kept: Kept, data: Data) -> Weights:
         vector = jnp.where(given.known, given.own, given.clusters.models[chosen(key, given, data)])
@@ -245,7 +245,9 @@ def pdmm(
         fusion = fresh.fusion._replace(edges=links, threshold=threshold, alpha=strength(alpha, t, threshold))
         mean_degree = 2 * (links.weights > 0).sum() / len(before.heard)
         weight = 0.5 * median_steepness(before) / jnp.maximum(mean_degree, 1.0) if rho is None else fresh.rho
-        return begun(fresh, before.shared)._replace(rho=weight, heard=before.heard, fusion=fusion)
+        return begun(fresh, before.shared)._replace(
+            rho=weight, heard=before.heard, slopes=before.slopes, fusion=fusion
+        )
 
     def tells(server: Blocks) -> list[str]:
         gap = None
@@ -256,7 +258,8 @@ def pdmm(
                 what, "whole", server.fusion, Evidence(server.own, server.slopes, duals, server.heard)
             )
         also = ["multipliers as printed in the paper: these models need not be optimal"] if printed else []
-        return [summary(server.fusion, int(server.rounds), float(server.moved), gap, also=also)]
+        what_moved = "models moved in the last round by"
+        return [summary(server.fusion, int(server.rounds), float(server.moved), gap, what=what_moved, also=also)]
 
     def forecast(num_clients: int, group_sizes: Sequence[int]) -> Forecast:
         return graph_forecast(what, graph, num_neighbors, num_clients)

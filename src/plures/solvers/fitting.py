@@ -56,6 +56,7 @@ class ConvexClustering:
     the one that ``select`` likes: "bic", "plateau" or "hold-out"; it ends sooner where there are more clusters than half
     the clients, or their models are more than ``most_numbers`` numbers. ``graph`` is "knn" (neighbors by gradients at the global
     model, ``sketch`` numbers of each if given), "complete", "mixture" (``theta`` of the complete one) or a ``Graph``.
+    With "hold-out" the graph and the strengths come from all rows, and only models are trained without the held-out ones.
     ``weighting="examples"`` counts a client by its rows. ``refit="cluster"`` trains every cluster found by itself.
     """
 
@@ -105,7 +106,8 @@ class ConvexClustering:
         problem = Problem(clients, graph, alpha)
         if problem.alpha >= start.alpha_hat:
             whole = np.zeros(clients.num, np.int64)
-            found = solve(problem, guess=whole, start=np.broadcast_to(start.model, (clients.num, clients.dim)))
+            everyone = np.broadcast_to(start.model, (clients.num, clients.dim))
+            found = solve(problem, guess=whole, start=everyone, duals=start.flow)
         else:
             found = solve(problem)
         return self._fitted(clients, graph, start, found, None)
@@ -219,6 +221,28 @@ class Fitted:
         """alpha over alpha_hat."""
         return self.alpha / self.alpha_hat if self.alpha_hat else np.inf
 
+    @property
+    def rounds(self) -> int:
+        """Newton steps and flow tests, of the whole path where one was followed."""
+        return self.solution.rounds if self.path is None else sum(one.rounds for one in self.path.solutions)
+
+    def _threshold(self) -> str:
+        """alpha_hat, with its bracket where that is wide."""
+        low, high = self.consensus.low, self.alpha_hat
+        return f"{high:.6g}" if high - low <= 1e-3 * high else f"between {low:.4g} and {high:.4g}"
+
+    def _path_notes(self, step: int) -> list[str]:
+        path, found = self.path, []
+        assert path is not None
+        if len(path.solutions) < self.how.num_lams:
+            found.append(
+                f"the path ends at t {path.t[-1]:.3g}, after {len(path.solutions)} of {self.how.num_lams} strengths: beyond it "
+                "there are too many clusters"
+            )
+        if step == len(path.solutions) - 1:
+            found.append("this is the weakest strength that was tried: a longer path (least) may go further")
+        return found
+
     @cached_property
     def margins(self) -> Floats:
         """(K,) alpha - phi_k: how much weaker the penalty could be before each cluster falls apart, its model staying.
@@ -246,25 +270,31 @@ class Fitted:
         """What to tell of the answer, line by line."""
         proof, sizes = self.certificate, np.sort(self.solution.sizes)[::-1]
         shown = ", ".join(str(size) for size in sizes[:10]) + (", .." if len(sizes) > 10 else "")
-        rounds, dim = self.solution.rounds, self.clients.dim
+        rounds, dim = self.rounds, self.clients.dim
         lines = [
-            f"alpha {self.alpha:.6g}, alpha_hat {self.alpha_hat:.6g}, t {self.t:.4g}",
+            f"alpha {self.alpha:.6g}, alpha_hat {self._threshold()}, t {self.t:.4g}",
             f"{len(sizes)} clusters of {shown} clients" if len(sizes) > 1 else f"1 cluster of all {shown} clients",
-            f"rounds {rounds}; per client {8 * dim * rounds:,} bytes down and at most {8 * dim * (1 + dim) * rounds:,} up "
-            "(a gradient and a curvature, 8 bytes a number)",
+            f"Newton steps and tests {rounds}, for all strengths; as many rounds over a network, each {8 * dim:,} bytes down and "
+            f"at most {8 * dim * (1 + dim):,} up per client (a gradient and a curvature; line searches not counted)",
         ]
         if proof.exact:
             least = float(self.margins.min(initial=np.inf))
             margin = f", least margin alpha - phi {least:.3g}" if np.isfinite(least) else ""
             lines.append(f"proved: these are the clusters of the exact solution (gap {proof.gap:.1e}{margin})")
         else:
-            lines.append(f"not proved to be exact: the value is at most {proof.gap:.1e} above the best")
+            bound = (
+                f"the value is at most {proof.gap:.1e} above the best"
+                if np.isfinite(proof.gap)
+                else "no bound is known"
+            )
+            lines.append(f"not proved to be exact: {bound}")
         if self.t >= 1:
             lines.append("alpha is not below alpha_hat: this is the global model")
         if self.path is not None:
             step = int(np.argmin(np.abs(self.path.alphas - self.alpha)))
             upper, lower = plateau_of(self.path, step)
             lines.append(f"the same clusters from alpha {lower:.4g} to {upper:.4g} ({upper / lower:.2g} times)")
+            lines += self._path_notes(step)
         return lines
 
 

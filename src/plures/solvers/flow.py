@@ -147,7 +147,7 @@ def best_cut(b: Floats, v: Floats, graph: Graph, alpha: float) -> Ints | None:
 
 
 def threshold(b: Floats, graph: Graph, *, tol: float = 1e-5, most: int = 1_000) -> Flow:
-    """phi itself, as a bracket of relative width ``tol`` (wider if ``most`` turns came first)."""
+    """phi itself, as a bracket of relative width ``tol``; wider if ``most`` turns came first, as on large graphs."""
     best = corrected(graph, np.zeros((len(graph), b.shape[1])), b)
     low, high, v, made = lone_pull(b, graph), strain(graph, best), b, 0
     while high - low > tol * high and made < most:

@@ -17,9 +17,10 @@ STRIDE, BISECTIONS = 1.15, 14
 
 @dataclass(frozen=True)
 class Interval:
-    """The partition is the solution's from ``low`` to ``high``; what happens ``below`` and ``above``.
+    """The partition is the solution's from ``low`` to ``high``, at all alphas looked at; what happens ``below`` and ``above``.
 
-    "split": a cluster falls apart. "merge": two clusters meet. "open": nothing happened as far as was looked.
+    "split": a cluster falls apart. "merge": two clusters meet. "unproved": neither is shown, and the proof fails. "open":
+    nothing happened as far as was looked.
     """
 
     low: float
@@ -62,8 +63,8 @@ def _look(partition: Partition, alpha: float, w: Floats, duals: Floats | None) -
         return _Look("merge", w, duals)
     proof, _ = certify(partition, alpha, models, start=duals, search=500)
     if not proof.held.all():
-        return _Look("split", models, duals)
-    return _Look("" if proof.solved else "merge", models, proof.u)
+        return _Look("split" if proof.low.max() > alpha else "unproved", models, duals)
+    return _Look("" if proof.solved else "unproved", models, proof.u)
 
 
 def _end(partition: Partition, alpha: float, here: _Look, stride: float, reach: float) -> tuple[float, str]:
@@ -82,7 +83,8 @@ def _end(partition: Partition, alpha: float, here: _Look, stride: float, reach: 
         middle = 0.5 * (good + bad)
         ahead = _look(partition, middle, state.w, state.duals)
         if ahead.event:
-            bad, event = middle, ahead.event
+            # Close to the end neither is shown any more: what was seen further out counts.
+            bad, event = middle, event if ahead.event == "unproved" else ahead.event
         else:
             good, state = middle, ahead
     return good, event

@@ -32,6 +32,7 @@ class Consensus:
     slopes: Floats
     low: float
     high: float
+    flow: Floats | None = None  # (edges, dim) that proves the upper end
 
     @property
     def alpha_hat(self) -> float:
@@ -55,7 +56,7 @@ def consensus(clients: Clients, graph: Graph | None = None, *, tol: float = 1e-5
         return Consensus(model, slopes, 0.0, 0.0)
     most = 1_000 if len(graph) < 50_000 else 80
     found = threshold(slopes.mean(0) - slopes, graph, tol=tol, most=most)
-    return Consensus(model, slopes, found.low, found.high)
+    return Consensus(model, slopes, found.low, found.high, found.u)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +137,7 @@ def follow(
 ) -> tuple[Solution, ...]:
     """Solutions at ``alphas``, from the largest down, each from the last; until there are more than ``most`` clusters."""
     whole = Partition(clients, graph, np.zeros(clients.num, np.int64))
-    now = by_turns(Problem(clients, graph, float(alphas[0])), whole, start.model[None])
+    now = by_turns(Problem(clients, graph, float(alphas[0])), whole, start.model[None], duals=start.flow)
     found: list[Solution] = []
     for place, alpha in enumerate(alphas):
         problem = Problem(clients, graph, float(alpha))

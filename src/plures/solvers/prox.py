@@ -70,11 +70,11 @@ def shortfall(clients: Clients, slope: Floats) -> Floats:
     slope^T M^-1 slope / 2 with M the curvature that f_i has everywhere: the ridge, and for squared errors the rest.
     """
     if clients.link.name == "least_squares":
-        curve = clients.curve(np.zeros_like(slope))
-        try:
-            return 0.5 * np.einsum("ni,ni->n", slope, np.linalg.solve(curve, slope[..., None])[..., 0])
-        except np.linalg.LinAlgError:
-            return np.where(np.abs(slope).max(1) > 0, np.inf, 0.0)
+        values, vectors = np.linalg.eigh(clients.curve(np.zeros_like(slope)))
+        along = np.einsum("nij,ni->nj", vectors, slope) ** 2
+        flat = values <= 1e-13 * values[:, -1:]
+        bounds = np.where(flat, np.where(along > 0, np.inf, 0.0), along / np.where(flat, 1.0, 2.0 * values))
+        return bounds.sum(1)
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = np.where(slope == 0, 0.0, slope * slope / (2.0 * clients.ridge))
     return parts.sum(1)

@@ -29,6 +29,9 @@ from plures.solvers.rounds import douglas_rachford
 SMOOTH = 2_000
 """Up to so many unknowns the rounded problem of all clients is solved; beyond, Douglas-Rachford rounds are made."""
 
+MOST_ROUNDS = 3_000
+"""Up to so many clients there is another way where splitting and fusing does not settle; beyond, that would take minutes."""
+
 TURNS = 12
 """Splits and fusions tried before another way is taken."""
 
@@ -122,6 +125,11 @@ def solve(
     found = by_turns(problem, first, _means(start, first.label), duals=duals, search=search)
     if found.certificate.exact:
         return replace(found, rounds=before + found.rounds)
+    if clients.num > MOST_ROUNDS:
+        kept = Shown(found.x, found.certificate.u, found.label)
+        return replace(
+            _unproved(problem, kept, found), rounds=before + found.rounds, how="fuse and split, not closed"
+        )
     other, made, how = _discovered(problem, found)
     shown = Partition(clients, problem.graph, other.label)
     again = by_turns(problem, shown, _means(other.x, other.label), duals=other.u, search=search, turns=3)
@@ -278,7 +286,7 @@ def _unproved(problem: Problem, shown: Shown, *others: Solution) -> Solution:
     u = within(shown.u, alpha * graph.weight)
     gap = gap_bound(clients, graph, alpha, x, u)
     if gap > 1e-6 * abs(value):
-        gap = min(gap, true_gap(clients, graph, alpha, x, u))
+        gap = max(min(gap, true_gap(clients, graph, alpha, x, u)), 0.0)
     zero, many = np.zeros(len(w)), np.full(len(w), np.inf)
     left = float(np.abs(clients.slope(x) + graph.outflow(u)).max())
     proof = Certificate(alpha, u, gap, zero, many, left, False)

@@ -57,7 +57,7 @@ class Comparison:
     higher_is_better: bool
     seconds: Mapping[str, float]
     threat: Threat | None = None
-    told: tuple[str, ...] = ()  # by methods, of the first seed that was played now
+    told: tuple[str, ...] = ()  # by methods, of their first seed
 
     @property
     def honest(self) -> pl.DataFrame:
@@ -168,6 +168,8 @@ def compare(
             told.setdefault(name, run.told)
             if folder is not None:
                 save_run(folder, run, header(name, seed, config), mark)
+        elif folder is not None:
+            told.setdefault(name, json.loads((folder / "done.json").read_text()).get("told", []))
         labels = [pl.lit(name).alias("method"), pl.lit(seed).alias("seed")]
         tables.append(table.select(*labels, pl.all()))
         seconds[name] += spent
@@ -288,7 +290,8 @@ def save_run(folder: Path, run: Run, about: Mapping[str, Any], mark: str) -> Non
     run.record.info_table().write_parquet(folder / "info.parquet", metadata=marks)
     run.clients.write_parquet(folder / "clients.parquet", metadata=marks)
     scratch = folder / "done.tmp"
-    scratch.write_text(json.dumps({"seconds": run.seconds, "bytes": run.num_bytes, "mark": mark}))
+    done = {"seconds": run.seconds, "bytes": run.num_bytes, "told": run.told, "mark": mark}
+    scratch.write_text(json.dumps(done))
     scratch.replace(folder / "done.json")
 
 

@@ -57,7 +57,11 @@ def fuse_federation(
     kept = [name for name, row in zip(federation.names, counts, strict=True) if row[0] > 0 and row[2] > 0]
     if len(kept) < 2:
         raise BadData(f"{len(kept)} clients have training and test rows; fusing needs two or more")
+    if not np.prod(federation.shape):
+        raise Unsupported("these clients have no input columns; what is fused are linear models of columns")
     train = [federation.rows_of(name, "train") for name in kept]
+    if any(np.ndim(y) > 1 and np.shape(y)[1] > 1 for _, y in train):
+        raise Unsupported("these data have several targets per row; linear models of one target can be fused")
     test = [federation.rows_of(name, "test") for name in kept]
     scaled = _scaler(np.concatenate([_flat(x) for x, _ in train]), axes)
     tables, targets = [scaled(_flat(x)) for x, _ in train], [_plain(y) for _, y in train]
@@ -66,7 +70,9 @@ def fuse_federation(
     scores, metric = _scores(fitted, [scaled(_flat(x)) for x, _ in test], [_plain(y) for _, y in test])
     table = pl.DataFrame({"client": kept, "rows": [len(y) for y in targets], "cluster": fitted.label, **scores})
     group = None if federation.group is None else federation.group[[federation.names.index(name) for name in kept]]
-    return Fusion(fitted, tuple(kept), group, metric, table, tuple(set(federation.names) - set(kept)))
+    return Fusion(
+        fitted, tuple(kept), group, metric, table, tuple(name for name in federation.names if name not in set(kept))
+    )
 
 
 def save_fusion(fusion: Fusion, folder: Path) -> None:
