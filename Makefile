@@ -25,10 +25,10 @@ demo: $(READY)  ## Compare methods on the embedded federation and write the run 
 	$(BIN)/plures compare --out runs/demo
 
 test: $(READY)  ## Run the test suite (what CI runs)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
 
 test-all: $(READY)  ## Run the test suite with the slow tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 check: $(READY) format lint types test  ## Format, lint, types and tests
 

@@ -223,6 +223,7 @@ def test_a_reproduction_whose_bars_are_met_exits_with_0(tmp_path, capsys):
     assert all(row["met"] for row in rows)
 
 
+@pytest.mark.slow
 def test_the_skeleton_of_a_new_method_keeps_the_contract(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(registry.METHODS, "_entries", dict(registry.METHODS._entries))
 

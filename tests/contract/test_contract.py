@@ -11,8 +11,18 @@ TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
 BENCHES: dict[str, Bench] = {}
 
 
-# They share their functions with momentum_clustering, hypcluster and convex_clustering, which are checked every time.
-SLOW = {"myopic_clustering", "hypcluster_auto", "ifca", "pdmm", "squared_penalty"}
+# They share their functions with momentum_clustering, hypcluster, convex_clustering, fedavg and mapper, which are checked
+# every time.
+SLOW = {
+    "agnostic",
+    "ditto|guard",
+    "fedavg|dapper",
+    "hypcluster_auto",
+    "ifca",
+    "myopic_clustering",
+    "pdmm",
+    "squared_penalty",
+}
 
 
 def marks(name):

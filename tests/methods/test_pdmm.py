@@ -83,6 +83,7 @@ def test_the_printed_algorithm_ends_elsewhere_once_multipliers_are_not_opposite(
     assert "need not be optimal" in method.tells(found)[0]
 
 
+@pytest.mark.slow
 def test_the_summary_has_a_certificate(least):
     method, found = played(350)
 

@@ -191,6 +191,7 @@ def test_data_that_are_not_there_are_left_out_with_a_line(monkeypatch, tmp_path)
     assert not (tmp_path / "real.csv").exists()
 
 
+@pytest.mark.slow
 def test_all_sections_write_tables_and_pictures(monkeypatch, tmp_path):
     few_schools(monkeypatch)
     school = real.Real("school", "least_squares", "rmse", 1e-4, num_lams=4, least=0.05)

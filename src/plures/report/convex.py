@@ -65,12 +65,13 @@ def fusion_pictures(fusion: Fusion, folder: Path) -> list[Path]:
         return []
     known = fusion.group if fusion.group is not None else fitted.label
     steps, parts = path_tables(fitted.path, fitted.consensus.model, np.asarray(known))
-    drawn = {"path": draw_path, "clusters": draw_clusters}
+    what = "cluster chosen" if fusion.group is None else "planted group"
+    tables = {"path": steps, "partitions": parts}
+    drawn = {"path": draw_path(tables, what), "clusters": draw_clusters(tables)}
     if fitted.clients.num <= MOST_BANDS:
-        drawn["bands"] = draw_bands
+        drawn["bands"] = draw_bands(tables, what)
     found = []
-    for name, draw in drawn.items():
-        figure = draw({"path": steps, "partitions": parts})
+    for name, figure in drawn.items():
         found.append(folder / f"{name}.png")
         figure.savefig(found[-1], dpi=110)
         plt.close(figure)

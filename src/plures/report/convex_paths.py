@@ -86,6 +86,10 @@ def plain(axis: Any, *, x: str, y: str, title: str = "") -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
+MOST_NAMED = 7
+"""Groups that are named under a picture."""
+
+
 def panels(number: int, width: float = 4.8, height: float = 4.2, **options: Any) -> tuple[Any, list[Any]]:
     """A figure with panels side by side."""
     size = (width * number, height)
@@ -93,8 +97,8 @@ def panels(number: int, width: float = 4.8, height: float = 4.2, **options: Any)
     return figure, list(axes[0])
 
 
-def draw_path(tables: Tables) -> Any:
-    """Models on the two axes along which they differ most, a line per client as alpha falls, colors by planted group."""
+def draw_path(tables: Tables, what: str = "planted group") -> Any:
+    """Models on the two axes along which they differ most, a line per client as alpha falls, colors by ``what``."""
     table = tables["path"]
     names = table["graph"].unique(maintain_order=True).to_list()
     figure, axes = panels(len(names), height=4.8)
@@ -108,16 +112,17 @@ def draw_path(tables: Tables) -> Any:
         axis.plot(mine["first"][0], mine["second"][0], "*", color="black", ms=13, zorder=4)
         plain(axis, x="first axis of models", y="", title=f"graph: {name}")
     axes[0].set_ylabel("second axis of models")
-    for group in table["group"].unique().sort():
+    for group in table["group"].unique().sort()[:MOST_NAMED]:
         axes[0].plot(
             [],
             [],
             MARKERS[group % len(MARKERS)],
             color=GROUPS[group % len(GROUPS)],
-            label=f"planted group {group + 1}",
+            label=f"{what} {group + 1}",
         )
     axes[0].plot([], [], "*", color="black", ms=11, label="the global model, alpha_hat")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    columns = min(4, 2 * len(axes))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 
@@ -148,7 +153,7 @@ def draw_clusters(tables: Tables) -> Any:
     return figure
 
 
-def draw_bands(tables: Tables) -> Any:
+def draw_bands(tables: Tables, what: str = "planted group") -> Any:
     """Merges and splits: bands of clients between successive partitions, from the global model down."""
     table, parts = tables["path"], tables["partitions"]
     name = parts["graph"][0]
@@ -167,7 +172,7 @@ def draw_bands(tables: Tables) -> Any:
     axis.set_xlim(-0.4, len(columns) - 0.6)
     axis.set_ylim(-0.03 * clients, 1.42 * clients)
     axis.spines[:].set_visible(False)
-    axis.set_title("Clients from partition to partition as alpha falls (colors: planted groups)", fontsize=11)
+    axis.set_title(f"Clients from partition to partition as alpha falls (colors: {what}s)", fontsize=11)
     axis.set_xlabel(
         "number of clusters, and the alphas for which the partition is the exact solution's",
         fontsize=9,

@@ -18,6 +18,7 @@ from functools import cached_property
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
+from threadpoolctl import threadpool_limits
 
 from plures.errors import BadData, BadValue, UnknownChoice
 from plures.solvers.certificate import Certificate, flow_margins
@@ -97,7 +98,11 @@ class ConvexClustering:
 
     def fit(self, x: Sequence[ArrayLike], y: Sequence[ArrayLike], *, tell: Tell | None = None) -> Fitted:
         """The fused models at ``lam``."""
-        clients = self._clients(x, y)
+        # Matrices are small here: threads of the linear algebra wait for one another longer than they work.
+        with threadpool_limits(1, user_api="blas"):
+            return self._fit(self._clients(x, y), tell)
+
+    def _fit(self, clients: Clients, tell: Tell | None) -> Fitted:
         if self.lam == "auto":
             return self._chosen(clients, tell)
         graph, start = self._graph(clients)
