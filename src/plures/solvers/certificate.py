@@ -16,7 +16,7 @@ import numpy as np
 
 from plures.solvers.clients import Clients
 from plures.solvers.electric import corrected
-from plures.solvers.flow import HAIR, Flow, alternated, flow_test, threshold
+from plures.solvers.flow import HAIR, Flow, alternated, cut_test, flow_test, threshold
 from plures.solvers.graph import Graph, Ints, lengths
 from plures.solvers.grouped import Partition
 from plures.solvers.links import Floats
@@ -119,11 +119,12 @@ def certify(
     found = _first_flow(inner, b, first)
     high = _strains(inner, found, own, number)
     if (high > alpha * (1 + HAIR)).any():
-        found = alternated(b, inner, alpha, found, float(low.max()), most=min(search, QUICK))[0]
+        found, _, _, v = alternated(b, inner, alpha, found, float(low.max()), most=min(search, QUICK))
         for k in np.flatnonzero(_strains(inner, found, own, number) > alpha * (1 + HAIR)) if search > QUICK else ():
             members, edges = np.flatnonzero(partition.label == k), np.flatnonzero(own == k)
-            test = flow_test(
-                b[members], _induced(inner, members, edges), alpha, start=found[edges], max_steps=search
+            own_graph = _induced(inner, members, edges)
+            test = cut_test(b[members], v[members], own_graph, alpha, found[edges]) or flow_test(
+                b[members], own_graph, alpha, start=found[edges], max_steps=search
             )
             found[edges], tests[k], low[k] = test.u, test, max(low[k], test.low)
         high = _strains(inner, found, own, number)

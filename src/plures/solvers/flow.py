@@ -103,10 +103,9 @@ def flow_test(
     best, high, low, v = alternated(b, graph, alpha, best, low, most=min(100, max_steps))
     if high <= alpha * (1 + HAIR) or len(b) == 1 or not split:
         return Flow(best, low, high, whole, none)
-    if len(b) > FEW:
-        sides = best_cut(b, v, graph, alpha)
-        if sides is not None:
-            return Flow(best, max(low, alpha), high, sides, settled(b, sides))
+    cut = cut_test(b, v, graph, alpha, best)
+    if cut is not None:
+        return cut
     room = alpha * graph.weight
     climb = Climb(b, np.ones(len(b)), graph, room, within(best, room))
     while climb.steps < max_steps:
@@ -122,6 +121,14 @@ def flow_test(
     if high <= alpha * (1 + HAIR):
         return Flow(best, low, high, whole, none)
     return Flow(best, low, high, together(graph, climb.u, room, v, spread(v)), v)
+
+
+def cut_test(b: Floats, v: Floats, graph: Graph, alpha: float, u: Floats) -> Flow | None:
+    """The quick answer for a large group that falls apart along ``v``; None where no cut shows that it does."""
+    sides = best_cut(b, v, graph, alpha) if len(b) > FEW else None
+    if sides is None:
+        return None
+    return Flow(u, alpha * (1 + 2 * HAIR), strain(graph, u), sides, settled(b, sides))
 
 
 def best_cut(b: Floats, v: Floats, graph: Graph, alpha: float) -> Ints | None:
