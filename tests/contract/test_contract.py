@@ -17,9 +17,11 @@ SLOW = {
     "agnostic",
     "ditto|guard",
     "fedavg|dapper",
+    "fedprox",
     "hypcluster_auto",
     "ifca",
     "myopic_clustering",
+    "oracle",
     "pdmm",
     "squared_penalty",
 }

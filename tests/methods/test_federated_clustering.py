@@ -120,6 +120,7 @@ def test_rounds_in_between_send_one_slope_and_use_the_weights_of_the_last_compar
     assert result.state.turns.tolist() == [2] * 6
 
 
+@pytest.mark.slow
 def test_in_between_the_weights_of_who_is_absent_go_to_the_others():
     result = run(fc(every=2, block=1), WORLD.federation, rounds=1, cohort=4)
     server, first = result.state.server, np.asarray(result.state.visits) > 0
