@@ -11,7 +11,7 @@ TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
 BENCHES: dict[str, Bench] = {}
 
 
-# They share their functions with momentum_clustering, hypcluster, convex_clustering, fedavg and mapper, which are checked
+# They share their functions with momentum_clustering, hypcluster, fedavg and mapper, which are checked
 # every time.
 SLOW = {
     "agnostic",
@@ -22,8 +22,6 @@ SLOW = {
     "ifca",
     "myopic_clustering",
     "oracle",
-    "pdmm",
-    "squared_penalty",
 }
 
 

@@ -81,12 +81,12 @@ def test_an_unsettled_run_says_so():
     method = squared_penalty(WORLD.model, gamma=GAMMA, rho=5.0, ridge=0.0, warm=0)
 
     early, late = (
-        jax.device_get(run(replace(method, tells=None), WORLD.federation, rounds=rounds).state.server)
+        jax.device_get(run(replace(method, notes=None), WORLD.federation, rounds=rounds).state.server)
         for rounds in (1, 60)
     )
 
-    assert "residual" in method.tells(early)[0]
-    assert method.tells(late) == []
+    assert "residual" in method.notes(early)[0]
+    assert method.notes(late) == []
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def squared_penalty(
         middle, number = given.extra
         return proximal_step(what, solver, plan, key, given.rest, data, middle, 2 * gamma * number)[0]
 
-    def tells(server: Split) -> list[str]:
+    def notes(server: Split) -> list[str]:
         apart = residual(server)
         if apart < UNSETTLED:
             return []
@@ -109,7 +109,7 @@ def squared_penalty(
         newcomer=newcomer,
         rho=1.0 if rho is None else rho,
     )
-    main = replace(base, tells=tells, num_clusters=1)
+    main = replace(base, notes=notes, num_clusters=1)
     if rho is not None:
         return warmed(main, what, solver, plan, warm, begin)
     asked = statistics(what, plan, lambda slopes, heard: ())
