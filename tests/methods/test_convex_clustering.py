@@ -218,6 +218,25 @@ def test_a_newcomer_fuses_exactly_where_the_larger_problem_would_fuse_it(everyon
     np.testing.assert_array_equal(places[joins], apart.argmin(1)[joins])
 
 
+def test_among_neighbors_a_newcomer_goes_by_its_loss_and_not_to_the_largest_cluster(everyone):
+    """alpha of a graph of neighbors is large, and clusters' sizes would outweigh any slope."""
+    _, first = np.unique(everyone.memory.labels, return_index=True)
+    centers = jnp.asarray(everyone.own[first][:3])
+    part = make_part(HINGE.model, None, RIDGE)
+    rest = part.rest(HINGE.model.init(jax.random.key(0)))
+    given = Offered(centers, jnp.array([19.0, 17.0, 12.0]), jnp.arange(3), jnp.asarray(0), jnp.asarray(5.6))
+    x, y = jnp.asarray(HINGE.x, jnp.float32), jnp.asarray(HINGE.y)
+
+    def place(graph, client):
+        rows = Rows(x[client], y[client], 0, HINGE.rows, HINGE.rows)
+        return int(nearest_cluster(part, "whole", graph, jax.random.key(0), rest, given, Data(rows, rows)))
+
+    clients = (0, 25, 50)
+    losses = np.stack([HINGE.losses(np.tile(center, (60, 1))) for center in np.asarray(centers, float)])
+    assert [place("knn", client) for client in clients] == losses.argmin(0)[list(clients)].tolist()
+    assert len({place("complete", client) for client in clients}) == 1
+
+
 def test_newcomers_get_the_model_of_their_group():
     """Groups of 6, 4 and 2 clients: the largest does not take everybody."""
     world = quadratics(num_clients=18, num_groups=3, dim=2, rows=4, gap=20.0, sigma=0.1)

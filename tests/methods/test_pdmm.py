@@ -126,6 +126,18 @@ def test_a_step_is_the_one_of_the_formulas(server):
     np.testing.assert_allclose(after.aims, total / (11 * rho), atol=1e-4)
 
 
+def test_a_client_whose_upload_is_lost_counts_as_one_that_was_not_asked(server):
+    """tau depends on how many take part: six of twelve, whether the others are missing or have weight 0."""
+    method = pdmm(HINGE.model, alpha=ALPHA)
+    steps = 0.1 * jnp.arange(36.0).reshape(12, 3)
+
+    asked = method.merge(server, steps[:6], jnp.ones(6), jnp.arange(6))
+    lost = method.merge(server, steps, 1.0 * (jnp.arange(12) < 6), jnp.arange(12))
+
+    np.testing.assert_allclose(lost.multipliers, asked.multipliers, atol=1e-6)
+    np.testing.assert_allclose(lost.aims, asked.aims, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
