@@ -14,7 +14,7 @@ LAYERS = [
     ["errors", "_version"],
     ["types"],
     ["tree", "keys", "registry"],
-    ["local", "aggregate", "models", "survey"],
+    ["local", "aggregate", "models", "survey", "envelope"],
     ["methods", "personalize", "channel", "data", "solvers"],
     ["records"],
     ["engine"],
