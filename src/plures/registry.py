@@ -36,7 +36,10 @@ class Limit:
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered factory and the facts it declares about itself."""
+    """A registered factory and the facts it declares about itself.
+
+    ``degree`` is the option that says how much clients collaborate, in a unit and a direction of its own.
+    """
 
     name: str
     factory: Callable[..., Any]
@@ -44,6 +47,7 @@ class Entry:
     paper: str = ""
     tags: frozenset[str] = frozenset()
     limits: tuple[Limit, ...] = ()
+    degree: str = ""
 
     @property
     def summary(self) -> str:
@@ -104,11 +108,14 @@ class Registry(Mapping[str, Entry]):
         paper: str = "",
         tags: tuple[str, ...] = (),
         limits: tuple[Limit, ...] | list[Limit] = (),
+        degree: str = "",
     ) -> Callable[[F], F]:
         """A decorator that adds a factory under its own name (or ``name``)."""
 
         def add(factory: F) -> F:
-            entry = Entry(name or factory.__name__, factory, title, paper, frozenset(tags), tuple(limits))
+            entry = Entry(name or factory.__name__, factory, title, paper, frozenset(tags), tuple(limits), degree)
+            if degree and degree not in entry.options:
+                raise UnknownChoice(f"option of {entry.name}", degree, entry.options)
             if entry.name in self._entries and self._entries[entry.name].factory is not factory:
                 raise BadValue("name", entry.name, f"a {self.kind} name that is not taken")
             self._entries[entry.name] = entry

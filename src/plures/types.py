@@ -216,7 +216,7 @@ class Method:
     ``predict``  client               (served, x) -> outputs
     ``common``   client               (offer) -> served: the one model for all, where there is one
     ``assign``   client               (offer, private, data) -> info: its "cluster", and how surely
-    ``facts``    client               (served) -> info: what is worth telling of its model
+    ``facts``    client               (offer, private, served) -> info: what is worth telling of its model
     ``notes``    server, at the end   (server) -> warnings in plain words
     ``tells``    server, at the end   (server) -> what is worth knowing, in plain words
     ``forecast`` before a run         (num_clients, sizes of planted groups) -> its cost, and warnings
@@ -248,7 +248,7 @@ class Method:
     answer: Callable[[Tree, Array], Tree] | None = None
     common: Callable[[Tree], Tree] | None = None
     assign: Callable[[Tree, Tree, Data], Info] | None = None
-    facts: Callable[[Tree], Info] | None = None
+    facts: Callable[[Tree, Tree, Tree], Info] | None = None
     notes: Callable[[Tree], list[str]] | None = None
     tells: Callable[[Tree], list[str]] | None = None
     forecast: Callable[[int, Sequence[int]], Forecast] | None = None
@@ -283,7 +283,8 @@ class Prelude:
 
     With ``leave`` instead of ``rounds`` it plays all rounds of the run but so many, and is what the run is about:
     the method it leads to only closes it. ``hand_over(key, fresh, before)`` makes the main method's server state from its own ``start`` and the
-    prelude's last server state. Private rows do not carry over: clients join the main method anew.
+    prelude's last server state. Private rows do not carry over: clients join the main method anew. ``refuse(before)``
+    says, of that state, why the main method cannot go on from it; None where it can.
     """
 
     method: Method
@@ -291,6 +292,7 @@ class Prelude:
     hand_over: Callable[[Key, Tree, Tree], Tree] = take_over
     everyone: bool = False
     leave: int = 0
+    refuse: Callable[[Tree], str | None] | None = None
 
 
 def then(
@@ -300,17 +302,20 @@ def then(
     *,
     hand_over: Callable[[Key, Tree, Tree], Tree] = take_over,
     everyone: bool = False,
+    refuse: Callable[[Tree], str | None] | None = None,
 ) -> Method:
     """``main`` after ``rounds`` rounds of ``prelude``; with ``everyone`` all clients take part in those.
 
-    A ``main`` that has a prelude already gets this one before it, handed over to that one.
+    A ``main`` that has a prelude already gets this one before it, handed over to that one. What ``refuse`` makes of the
+    prelude's last server state, if not None, is why the run ends there.
     """
     if rounds < 1:
         raise BadValue("rounds", rounds, "1 or more for a prelude")
     if main.prelude is not None:
-        first = then(prelude, rounds, main.prelude.method, hand_over=hand_over, everyone=everyone)
+        first = then(prelude, rounds, main.prelude.method, hand_over=hand_over, everyone=everyone, refuse=refuse)
         return replace(main, prelude=replace(main.prelude, method=first))
-    return replace(main, prelude=Prelude(method=prelude, rounds=rounds, hand_over=hand_over, everyone=everyone))
+    link = Prelude(method=prelude, rounds=rounds, hand_over=hand_over, everyone=everyone, refuse=refuse)
+    return replace(main, prelude=link)
 
 
 def closed(base: Method, closing: Method, *, hand_over: Callable[[Key, Tree, Tree], Tree]) -> Method:

@@ -399,7 +399,7 @@ def test_an_own_model_that_never_trained_leaves_the_share_unknown(lam):
 
     found = served(method, server, federation)
 
-    told = method.facts(found)
+    told = method.facts((), (), found)
     assert not told["lam_known"].any()
     assert told["lam"].tolist() == pytest.approx([0.0 if lam == "per_client" else 0.5] * 4, abs=1e-6)
 

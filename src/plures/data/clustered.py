@@ -64,6 +64,7 @@ def through_origin(dim: int) -> Model:
         init=lambda key: {"kernel": jnp.zeros(dim)},
         apply=lambda params, x: linear.flat(x) @ params["kernel"],
         task=REGRESSION,
+        parts={"head": ("kernel",)},
     )
 
 

@@ -99,11 +99,11 @@ def _facts(setup: Setup, arrays: Arrays, server: Tree, client: Client, served: T
     """The client's cluster and whatever the method tells of its model, as numbers."""
     method = setup.method
     found: dict[str, Array] = {}
+    offer, private = method.offered(server, client.place.uid), private_of(setup, server, client)
     if method.assign is not None:
-        private, data = private_of(setup, server, client), view(setup.layout, arrays, client.place)
-        found.update(method.assign(method.offered(server, client.place.uid), private, data))
+        found.update(method.assign(offer, private, view(setup.layout, arrays, client.place)))
     if method.facts is not None:
-        found.update(method.facts(served))
+        found.update(method.facts(offer, private, served))
     return {name: value.astype(jnp.float32) for name, value in found.items()}
 
 

@@ -136,6 +136,7 @@ class Runner:
                 break
             record = record.with_past(self.visits(phase, state))
             phase = self.phases[self.phases.index(phase) + 1]
+            _check_entry(phase, state)
             state = next_state(phase, self.key, state, with_rows=store is None)
             state, store = self._enter(phase, state)
             self._save(state, store, record)
@@ -340,6 +341,14 @@ class Runner:
         size = int(sum((one.bytes_down + one.bytes_up).sum() for one in [*record.past, self.visits(phase, state)]))
         rate = (done - first) / max(seconds, 1e-9)
         self.progress(Progress(done, self.settings.rounds, size, model.score, now, seconds, rate))
+
+
+def _check_entry(phase: Phase, before: State) -> None:
+    """End the run where a method cannot go on from what its prelude found."""
+    assert phase.entry is not None
+    why = None if phase.entry.refuse is None else phase.entry.refuse(jax.device_get(before.server))
+    if why is not None:
+        raise Unsupported(why)
 
 
 def _first_of(chain: list[Phase], key: Key, state: State, *, with_rows: bool) -> State:

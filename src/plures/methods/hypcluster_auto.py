@@ -164,7 +164,7 @@ def _choosing(trained: Method, loops: tuple[Method, ...], *, per_client: bool) -
         """The model a client is served, counted through all numbers of clusters."""
         place = offer.found.place
         usual = jnp.asarray(first_of)[place] + taken(offer.base, data)[place]
-        return _better(model, _all_models(offer.base), usual, data.valid) if per_client else usual
+        return clearly_better(model, _all_models(offer.base), usual, data.valid) if per_client else usual
 
     def serve(key: Key, offer: Survey, private: Tree, data: Data) -> Weights:
         return tree.at(_all_models(offer.base), model_of(offer, data))
@@ -199,7 +199,7 @@ def best_number(answers: Opinion, heard: Array) -> Vote:
     return Vote(jnp.where(fine, mean, jnp.inf).argmin().astype(jnp.int32), counts.sum())
 
 
-def _better(model: Model, models: Weights, usual: Array, rows: Rows) -> Array:
+def clearly_better(model: Model, models: Weights, usual: Array, rows: Rows) -> Array:
     """The model that does best on the rows, if it beats the usual one by more than a standard error of the gain."""
     batch = rows.all()
     losses = jax.vmap(lambda one: model.loss(outputs_of(model.apply, one, rows), batch.y))(models)  # (models, rows)

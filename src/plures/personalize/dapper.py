@@ -64,6 +64,7 @@ Job: TypeAlias = Callable[[Array, Rows], tuple[Drawable, Loss]]
 @personalizer(
     title="Dapper",
     paper="arXiv:2002.10619",
+    degree="lam",
     limits=[
         Limit("no epochs: the base itself", {"epochs": 0}, same_served_as="fedavg"),
         Limit("only the pool, as the base sees it: the base itself", {"lam": 0.0}, same_served_as="fedavg"),
@@ -157,7 +158,7 @@ def _personal(method: Method, search: Search, job_of: Callable[[Weights, Tree, D
         serve=serve,
         predict=lambda served, x: model.apply(served.weights, x),
         common=None if method.common is None else common,
-        facts=lambda served: {"lam": served.lam, "tuned": served.tuned},
+        facts=lambda offer, private, served: {"lam": served.lam, "tuned": served.tuned},
         lanes=len(lams) * folds if len(lams) > 1 else 1,
     )
 

@@ -25,6 +25,7 @@ from plures.types import Data, Key, Method, Plan, Tree, Weights
 @personalizer(
     title="Fine-tuning",
     paper="arXiv:2206.09262",
+    degree="epochs",
     limits=[Limit("no epochs: the base itself", {"epochs": 0}, same_served_as="fedavg")],
 )
 def finetune(

@@ -59,6 +59,7 @@ class Mixed(NamedTuple):
 @personalizer(
     title="Mapper",
     paper="arXiv:2002.10619",
+    degree="lam",
     limits=[
         Limit("no share for the own model: the base itself", {"lam": 0.0}, same_served_as="fedavg"),
         Limit("an own model that never trained: the base itself", {"epochs": 0}, same_served_as="fedavg"),
@@ -144,7 +145,7 @@ def _serving(method: Method, fitting: Fitting, lam: float | str, *, shares_form:
         serve=serve,
         predict=predict,
         common=same_for_all if shares_form and method.common is not None else None,
-        facts=lambda served: {"lam": served.lam, "lam_known": served.known},
+        facts=lambda offer, private, served: {"lam": served.lam, "lam_known": served.known},
         lanes=fitting.folds,
     )
 

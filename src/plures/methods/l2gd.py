@@ -1,0 +1,168 @@
+"""L2GD: a coin decides between a step on the own loss and a step towards the mean of all models.
+
+    min over w_1 .. w_m   sum_i p_i ( L_i(w_i) + (lam / 2) |w_i - mean|^2 )
+
+    tails (1 - p)   w_i  <-  w_i - alpha / (1 - p) grad L_i(w_i)
+    heads (p)       w_i  <-  w_i - alpha lam / p (w_i - mean)
+
+On average a step is one of gradient descent. Models travel only when heads follow tails: while heads last the mean stays, so
+a round is a run of tails of random length, one exchange, and a run of heads. With a constant alpha it ends in a
+neighborhood of the optimum, not at it. The problem is FedCLUP's with w_g minimized out.
+
+Hanzely, Richtarik: Federated Learning of a Mixture of Global and Local Models, arXiv 2002.05516; their alpha is m times
+ours. p = lam / (L + lam) and alpha = 1 / (2 max(L / (1 - p), lam / p)) are theirs too. ``coin="fixed"`` puts runs of the
+mean length in place of random ones. In a partial cohort the mean is that of those who are there, and the others wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from plures import tree
+from plures.errors import BadValue, UnknownChoice
+from plures.local import num_steps
+from plures.methods._penalized import Own, Server, Upload, penalized, told
+from plures.methods._pull import Descent, How, Steps
+from plures.methods.fedclup import keeping
+from plures.registry import Limit, method
+from plures.types import Data, Info, Key, Method, Model, Plan, Weights
+
+COINS = ("random", "fixed")
+LEAST_P, MOST_P = 0.02, 0.95
+LONGEST = 10  # times the mean: where a run of tails is cut off
+
+
+class Answer(NamedTuple):
+    """The mean of all models, and how many heads come now."""
+
+    shared: Weights  # (G, ...)
+    heads: Array  # (G,)
+
+
+@method(
+    title="L2GD",
+    paper="arXiv:2002.05516",
+    degree="lam",
+    limits=[
+        Limit(
+            "no pull: the own model trains alone",
+            {"lam": 0.0, "local": "sgd"},
+            "local_only",
+            {"newcomer_epochs": 20},
+        )
+    ],
+)
+def l2gd(
+    model: Model,
+    *,
+    plan: Plan = Plan(),
+    lam: float | str = "auto",
+    p: float | None = None,
+    alpha: float | None = None,
+    coin: str = "random",
+    local: str = "auto",
+    weighting: str = "uniform",
+) -> Method:
+    """Personal models by loopless local gradient descent: coin tosses between the own loss and the mean.
+
+    ``p`` is the chance of a step towards the mean. Where clients train by the plan (``local="sgd"``, or models that are large or
+    not convex) a run of tails is the plan, and one step towards the mean makes up for all of it.
+    """
+    if p is not None and not 0 < p < 1:
+        raise BadValue("p", p, "a number in (0, 1) (or None for lam / (L + lam))")
+    if alpha is not None and not 0 < alpha < float("inf"):
+        raise BadValue("alpha", alpha, "a positive number (or None to choose one)")
+    if coin not in COINS:
+        raise UnknownChoice("coin", coin, COINS)
+    if isinstance(lam, str) and lam != "auto":
+        raise BadValue("lam", lam, '0 or more, or "auto": all clients toss one coin, so they share one lam')
+    how = How(lam=lam, gamma="mean", local=local, weighting=weighting)
+    descent = Descent.of(model, plan, how)
+    base = penalized(descent, "l2gd", keeping(descent))
+    tossed = _Coin(descent, p, alpha, coin)
+
+    def send(server: Server, uid: Array) -> Array:
+        return tossed.tails(server)
+
+    def train(key: Key, tails: Array, own: Own, data: Data) -> tuple[Upload, Own, Info]:
+        def lane(mine: Weights, steps: Steps, length: Array) -> tuple[Weights, Info]:
+            return tossed.alone(key, mine, steps, length, data)
+
+        after, info = jax.vmap(lane)(own.weights, own.steps, tails)
+        told = {name: values.mean() for name, values in info.items()}
+        return Upload(after, ()), own._replace(weights=after, trained=jnp.asarray(True)), told
+
+    def answer(server: Server, uid: Array) -> Answer:
+        return Answer(server.shared, tossed.heads(server))
+
+    def settle(key: Key, given: Answer, own: Own, data: Data) -> Own:
+        left = tossed.left(own.steps, data, given.heads)
+
+        def drawn(mine: Array, mean: Array) -> Array:
+            return mean + tree.along(left, mine) * (mine - mean)
+
+        params = jax.tree.map(drawn, own.weights.params, given.shared.params)
+        return own._replace(weights=Weights(params, own.weights.stats))
+
+    def tells(server: Server) -> list[str]:
+        chance = float(tossed.chance(server.lam, server.bounds.most)[0])
+        runs = f"; p {chance:.3g}: on average {1 / chance:.3g} steps alone, then {1 / (1 - chance):.3g} towards the mean"
+        first, *more = told(descent, server, None)
+        return [first + (runs if descent.exact else ""), *more]
+
+    return replace(base, send=send, train=train, answer=answer, settle=settle, tells=tells)
+
+
+class _Coin(NamedTuple):
+    """The coin of a run: its chance of heads, and what either side does."""
+
+    descent: Descent
+    p: float | None
+    alpha: float | None
+    coin: str
+
+    def chance(self, lam: Array, most: Array) -> Array:
+        """p, of the best rate unless given."""
+        return jnp.full_like(lam, self.p) if self.p is not None else jnp.clip(lam / (most + lam), LEAST_P, MOST_P)
+
+    def tails(self, server: Server) -> Array:
+        """(G,) how many steps on their own loss all clients make in this round."""
+        return self._run(server, self.chance(server.lam, server.bounds.most), 0)
+
+    def heads(self, server: Server) -> Array:
+        """(G,) how many steps towards the mean."""
+        return self._run(server, 1 - self.chance(server.lam, server.bounds.most), 1)
+
+    def _run(self, server: Server, end: Array, which: int) -> Array:
+        """The length of a run that ends with this chance after every toss."""
+        mean = jnp.maximum(jnp.round(1 / end), 1)
+        if self.coin == "fixed":
+            return mean.astype(jnp.int32)
+        draw = jax.random.uniform(jax.random.fold_in(server.key, which), end.shape, minval=1e-7)
+        length = jnp.floor(jnp.log(draw) / jnp.log(1 - end)) + 1
+        return jnp.clip(length, 1, LONGEST * mean).astype(jnp.int32)
+
+    def alone(self, key: Key, mine: Weights, steps: Steps, length: Array, data: Data) -> tuple[Weights, Info]:
+        """A run of tails."""
+        free = steps._replace(lam=jnp.zeros_like(steps.lam), inner=length, alpha=self._size(steps)[0])
+        return self.descent.own(key, mine, mine, free, data)
+
+    def left(self, steps: Steps, data: Data, heads: Array) -> Array:
+        """(G,) what is left of the distance from the mean after a run of heads."""
+        if self.descent.exact:
+            return (1 - self._size(steps)[1]) ** heads
+        made = jnp.asarray(num_steps(data.train, self.descent.plan))
+        return 1 - jnp.minimum(self.descent.plan.lr * steps.lam * made, 1.0)
+
+    def _size(self, steps: Steps) -> tuple[Array, Array]:
+        """alpha / (1 - p) and alpha lam / p."""
+        most = 1 / steps.alpha - steps.lam
+        chance = self.chance(steps.lam, most)
+        best = 0.5 / jnp.maximum(most / (1 - chance), steps.lam / chance)
+        alpha = best if self.alpha is None else jnp.full_like(best, self.alpha)
+        return alpha / (1 - chance), alpha * steps.lam / chance
