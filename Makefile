@@ -7,7 +7,7 @@ WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster bench-threshold bench-convex pictures clean
+.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster bench-threshold bench-convex bench-fedclup pictures clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ bench-threshold: $(READY)  ## Time Threshold-Clustering by one product against a
 
 bench-convex: $(READY)  ## Time convex clustering against CVXPY, its paths, and 100,002 clients; writes benchmarks/convex.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/convex.py
+
+bench-fedclup: $(READY)  ## Time a path of FedCLUP's strengths, exactly and iterated, and count rounds; writes benchmarks/fedclup.md
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/fedclup.py
 
 pictures: $(READY)  ## Draw the pictures of docs/heterogeneity
 	$(BIN)/python docs/heterogeneity/draw.py

@@ -22,6 +22,8 @@ from plures.cli.fuse import fuse_command
 from plures.cli.show import entries_table, method_page, methods_table
 from plures.cli.skeleton import write_skeleton
 from plures.cli.studies import study_of, takes_study
+from plures.cli.tradeoff import tradeoff_command
+from plures.cli.worth import worth_command
 from plures.config import Study, make_study, read_study
 from plures.data import Federation
 from plures.errors import BadFile, BadValue, MethodWarning, UnknownChoice
@@ -76,6 +78,8 @@ def decide_command(
 
 
 app.command("fuse")(fuse_command)
+app.command("tradeoff")(tradeoff_command)
+app.command("worth")(worth_command)
 
 
 @app.command("run")

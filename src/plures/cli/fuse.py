@@ -14,7 +14,8 @@ from plures.data import Federation
 from plures.errors import BadValue
 from plures.report.terminal import fusion_table
 from plures.solvers import ConvexClustering
-from plures.study.fusing import LOSSES, Fusion, fuse_federation, save_fusion
+from plures.study.fusing import Fusion, fuse_federation, save_fusion
+from plures.study.linear import LOSSES
 
 console = Console()
 

@@ -114,6 +114,8 @@ def method_page(entry: Entry) -> list[Any]:
     blocks: list[Any] = [f"{entry.title}: {entry.summary}", "", (module.__doc__ or "").strip(), "", options]
     if entry.name in METHODS:
         blocks.append(_traffic(entry))
+    if entry.degree:
+        blocks.append(f"degree of collaboration: {entry.degree} (plures tradeoff sweeps it)")
     blocks += [f"limit: {limit.text} -> {limit.same_served_as}" for limit in entry.limits]
     return blocks
 

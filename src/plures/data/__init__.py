@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plures.data import clustered, digits, partition, worlds
+from plures.data import clustered, degrees, digits, partition, worlds
 from plures.data.federation import SPLITS, Federation, from_arrays
 from plures.data.loading import DataSpec, load
 from plures.data.own import TableOptions, inspect_own, read_own
@@ -18,6 +18,7 @@ __all__ = [
     "World",
     "cifar10",
     "clustered",
+    "degrees",
     "digit_domains",
     "digits",
     "from_arrays",

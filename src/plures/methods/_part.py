@@ -154,7 +154,9 @@ class Part:
         slope, here = jax.grad(self.risk(key, self.rest(weights), rows)), self.vector(weights)
 
         def turn(_: Array, direction: Array) -> Array:
-            return jax.jvp(slope, (here,), (direction / jnp.maximum(jnp.linalg.norm(direction), 1e-30),))[1]
+            unit = direction / jnp.maximum(jnp.linalg.norm(direction), 1e-30)
+            # Backwards twice: convolutions know no derivatives forwards.
+            return jax.grad(lambda x: slope(x) @ unit)(here)
 
         first = jax.random.normal(key, here.shape)
         return jnp.linalg.norm(jax.lax.fori_loop(0, POWER_STEPS, turn, first))

@@ -43,9 +43,10 @@ class Server(NamedTuple):
     lam: Array  # (G,)
     factor: Array  # (N,) of every client's lam over the usual one
     bounds: Bounds
+    time: Array  # of a round of the plan's steps, as far as it is known
     noise: Array
     heterogeneity: Array
-    floored: Array
+    alike: Array
     heard: Array  # clients that gave statistics; 0 where none were asked for
     mass: Array  # (N,) weights of clients heard so far
     table: Tree  # (N, G, ...) everybody's last upload, for "stale"
@@ -96,7 +97,7 @@ def penalized(
     model, plan, how = descent.model, descent.plan, descent.how
     average = averaging(how.aggregate, how.weighting)
     several = how.lanes > 1
-    paced = speed or partial(pace, how)
+    paced = speed or partial(pace, how, descent.exact)
 
     def start(key: Key, num_clients: int) -> Server:
         facts = blank(model.init(key), num_clients)
@@ -184,7 +185,7 @@ def _asked(main: Method, descent: Descent, name: str) -> Method:
     def refuse(before: Facts) -> str | None:
         return refusal(how, name, descent.exact, before)
 
-    asked = statistics(part, descent.plan, exact=is_exact(part))
+    asked = statistics(part, descent.plan, exact=is_exact(part), by_plan=not descent.exact)
     return then(asked, 1, main, hand_over=hand_over, everyone=True, refuse=refuse)
 
 
@@ -200,9 +201,10 @@ def begun(how: How, num_clients: int, facts: Facts, key: Key) -> Server:
         lam=lams,
         factor=facts.factor,
         bounds=facts.bounds,
+        time=facts.time,
         noise=facts.noise,
         heterogeneity=facts.heterogeneity,
-        floored=facts.floored,
+        alike=facts.alike,
         heard=facts.heard,
         mass=jnp.zeros(num_clients),
         table=everyone if how.absent == "stale" else (),
@@ -213,12 +215,19 @@ def begun(how: How, num_clients: int, facts: Facts, key: Key) -> Server:
     )
 
 
-def pace(how: How, server: Server) -> Array:
-    """(G,) gamma times the mean lam: 1 is plain averaging."""
+def pace(how: How, exact: bool, server: Server) -> Array:
+    """(G,) gamma times the mean lam: 1 is plain averaging.
+
+    Steps of the plan, T long in all, leave a model that moves with speed g at (1 - exp(-lam T)) / lam g, for it is held
+    by where the shared one was: the pace makes up for that, up to lam T = 1.
+    """
     if not isinstance(how.gamma, str):
         return how.gamma * server.lam * server.factor.mean()
     if how.gamma == "mean":
         return jnp.ones_like(server.lam)
+    if not exact:
+        held = jnp.clip(server.lam * server.time, 1e-6, 1.0)
+        return held / -jnp.expm1(-held)
     most = server.bounds.most
     lams = jnp.maximum(server.lam[:, None] * server.factor, 1e-6 * most)  # (G, N)
     over = lams.mean(1) / (lams * most / (lams + most)).mean(1)  # of the envelopes' curvatures
@@ -298,5 +307,5 @@ def _origin(how: How, server: Any) -> str:
         "valid": f", the best of {how.num_lams} on valid rows",
         "valid-own": f", the best of {how.num_lams} on valid rows; clients may choose another",
     }
-    cut = " (cut off: clients differ by less than their noise)" if bool(server.floored) else ""
+    cut = ", for noise explains all differences of local models" if bool(server.alike) else ""
     return f"{words[how.lam]} (local noise {noise:.3g}, heterogeneity R2 {left:.3g}{cut})"

@@ -59,6 +59,7 @@ REFITS = ("none", "cluster")
 @method(
     title="Convex clustering",
     paper="arXiv:2202.00718",
+    degree="t",
     limits=[
         Limit(
             "no penalty, no pull: everybody trains alone",

@@ -22,6 +22,7 @@ from plures.types import Data, Info, Key, Method, Model, Plan, Weights, keep_dow
 @method(
     title="Ditto",
     paper="arXiv:2012.04221",
+    degree="lam",
     limits=[Limit("no pull: the own model trains alone", {"lam": 0.0}, same_served_as="local_only")],
 )
 def ditto(
@@ -44,8 +45,8 @@ def ditto(
     def train(key: Key, shared: Weights, own: Weights, data: Data) -> tuple[Weights, Weights, Info]:
         key_shared, key_own = jax.random.split(key)
         upload, _, info = base.train(key_shared, shared, (), data)
-        own, _ = sgd(key_own, own, data, plan, near(model, shared, lam))
-        return upload, own, info
+        own, more = sgd(key_own, own, data, plan, near(model, shared, lam))
+        return upload, own, {**info, "steps": info["steps"] + more["steps"]}
 
     def serve(key: Key, shared: Weights, own: Weights, data: Data) -> Weights:
         return own

@@ -84,6 +84,7 @@ class Offer(NamedTuple):
 @method(
     title="Federated-Clustering",
     paper="arXiv:2306.08393",
+    degree="radius",
     limits=[
         Limit("the nearest alone is the client itself", {"radius": "k_nearest:k=1"}, same_served_as="local_only"),
         Limit("a ball for all: plain FedAvg", {"radius": "fixed"}, "fedavg", {"weighting": "uniform"}),

@@ -21,6 +21,7 @@ from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
 @method(
     title="FedProx",
     paper="arXiv:1812.06127",
+    degree="lam",
     limits=[Limit("no pull: plain FedAvg", {"lam": 0.0}, same_served_as="fedavg")],
 )
 def fedprox(

@@ -83,6 +83,7 @@ class Chosen(NamedTuple):
 @method(
     title="HypCluster",
     paper="arXiv:2002.10619",
+    degree="num_clusters",
     limits=[Limit("one cluster: plain FedAvg", {"num_clusters": 1}, same_served_as="fedavg")],
 )
 def hypcluster(

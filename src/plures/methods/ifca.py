@@ -16,6 +16,7 @@ from plures.types import Method, Model, Plan
 @method(
     title="IFCA",
     paper="arXiv:2006.04088",
+    degree="num_clusters",
     limits=[
         Limit(
             "one cluster: FedAvg with equal weights",

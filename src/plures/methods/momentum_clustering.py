@@ -70,6 +70,7 @@ REASSIGN = ("always", "audit")
 @method(
     title="Momentum-Clustering",
     paper="arXiv:2306.08393",
+    degree="num_clusters",
     limits=[
         Limit(
             "one center, a ball for all, no memory: plain FedAvg",

@@ -21,6 +21,7 @@ from plures.types import Method, Model, Plan
 @method(
     title="Myopic-Clustering",
     paper="arXiv:2306.08393",
+    degree="radius",
     tags=("baseline",),
     limits=[
         Limit("the nearest alone is the client itself", {"radius": "k_nearest:k=1"}, same_served_as="local_only")

@@ -95,6 +95,7 @@ class Kept(NamedTuple):
 @method(
     title="PDMM for convex clustering",
     paper="arXiv:2202.00718",
+    degree="t",
     limits=[
         Limit(
             "no penalty, no pull: everybody trains alone",

@@ -42,6 +42,7 @@ class Mean(NamedTuple):
 @method(
     title="Squared penalty",
     paper="arXiv:2202.00718",
+    degree="gamma",
     limits=[
         Limit(
             "no penalty, no pull: everybody trains alone",

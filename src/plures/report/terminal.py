@@ -17,6 +17,8 @@ from rich.text import Text, TextType
 from plures.study import Comparison, Guidance, StudyProgress
 from plures.study.fusing import WAYS, Fusion
 from plures.study.reproduce import Row
+from plures.study.worth import WAYS as WORTH_WAYS
+from plures.study.worth import Worth
 
 OTHER_COLUMNS, WIDE, BAR = 62, 100, 8
 
@@ -104,6 +106,68 @@ def fusion_table(fusion: Fusion) -> Table:
         share = "" if way == "fused" else _percent(float(gain.mean()))
         table.add_row(way, _number(own.mean()), _number(np.quantile(own, 0.1 if higher else 0.9)), share)
     return table
+
+
+def worth_table(worth: Worth) -> Table:
+    """Every way to train: its strength, predicted and measured losses, and how it stands against the better end."""
+    table = plain_table(f"Alone, together, or in between: {len(worth.rows.names)} clients")
+    table.add_column("model", no_wrap=True, min_width=10)
+    heads = ("lam", "predicted\nexcess", "test\nloss", f"test\n{worth.metric}", f"against\n{worth.rival}")
+    for name in (*heads, "95 %\ninterval"):
+        table.add_column(name, justify="right", no_wrap=True)
+    predicted = {"alone": "alone", "global": "shared", "auto each": "penalized"}
+    digits = 3 if worth.test[worth.rival].mean() < 10 else 2
+    for way in WORTH_WAYS:
+        gap = worth.against(way)
+        table.add_row(
+            way,
+            _lams(worth.lams[way]),
+            f"{worth.outlook.means[predicted[way]]:.3g}" if way in predicted else "",
+            _number(worth.test[way].mean(), digits),
+            _number(worth.scores[way].mean()),
+            f"{gap.mean:+.{digits}f}" if way != worth.rival else "",
+            f"{gap.low:+.{digits}f} {gap.high:+.{digits}f}" if way != worth.rival else "",
+        )
+    return table
+
+
+WORTH_LEGEND = (
+    "predicted excess: loss above that of the best model a client could have; against: difference of test losses, mean over "
+    "clients, to the better of alone and global by valid rows, with its bootstrap interval over clients; auto comes from "
+    "training rows, valid from valid rows; each: a lam for every client"
+)
+
+
+def worth_clients_table(worth: Worth, most: int = 4) -> Table:
+    """Who gains most and least from lam, in test loss and as predicted."""
+    table = plain_table(f"Who gains with lam = {worth.degree.lam:.3g}, in loss (above 0: better off)")
+    table.add_column("client", overflow="fold")
+    for name in (
+        "rows",
+        "over alone\ntest",
+        "over alone\npredicted",
+        "over global\ntest",
+        "over global\npredicted",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    order = worth.table.sort("gain_over_alone", descending=True)
+    rows = list(order.iter_rows(named=True))
+    shown = rows if len(rows) <= 2 * most + 1 else [*rows[:most], None, *rows[-most:]]
+    for row in shown:
+        if row is None:
+            table.add_row(f"... {len(rows) - 2 * most} more")
+            continue
+        gains = [row[f"{kind}gain_over_{other}"] for other in ("alone", "global") for kind in ("", "predicted_")]
+        table.add_row(Text(row["client"]), str(row["rows"]), *(f"{gain:+.3g}" for gain in gains))
+    return table
+
+
+def _lams(lams: Any) -> str:
+    """One strength, or the range of several; a wide range needs few digits."""
+    low, high = float(lams.min()), float(lams.max())
+    if low == high:
+        return f"{low:.3g}"
+    return f"{low:.1g}..{high:.1g}" if high > 100 * low else f"{low:.2g}..{high:.2g}"
 
 
 def rows_table(rows: Sequence[Row]) -> Table:

@@ -11,6 +11,9 @@ from plures.solvers.kernel import Fused, fuse
 from plures.solvers.links import LINKS, Link
 from plures.solvers.newcomer import Placed
 from plures.solvers.path import Consensus, Path, consensus, follow, grid
+from plures.solvers.penalized import Optimality, Penalized, curvature_bounds
+from plures.solvers.penalized_rounds import Trace, ditto, fedclup, l2gd, pfedme
+from plures.solvers.quadratic import Quadratics, Solved
 from plures.solvers.rounds import douglas_rachford, fista, linearized_admm
 from plures.solvers.scalings import FACTORS, from_alpha, l2gd_strength, to_alpha
 from plures.solvers.solve import Problem, Solution, solve
@@ -29,11 +32,16 @@ __all__ = [
     "Graph",
     "Interval",
     "Link",
+    "Optimality",
     "Partition",
     "Path",
+    "Penalized",
     "Placed",
     "Problem",
+    "Quadratics",
     "Solution",
+    "Solved",
+    "Trace",
     "apart_bound",
     "as_clients",
     "certified_interval",
@@ -41,7 +49,10 @@ __all__ = [
     "complete",
     "consensus",
     "convex_clustering",
+    "curvature_bounds",
+    "ditto",
     "douglas_rachford",
+    "fedclup",
     "fista",
     "flow_test",
     "follow",
@@ -51,12 +62,14 @@ __all__ = [
     "fused_bound",
     "gap_bound",
     "grid",
+    "l2gd",
     "l2gd_strength",
     "linearized_admm",
     "linked",
     "mixed",
     "nearest",
     "objective",
+    "pfedme",
     "points_as_clients",
     "sketched",
     "solve",

@@ -1,0 +1,67 @@
+"""``plures worth``: should these clients federate, how much, and who gains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from plures.cli.data import Name, data_part, file_name_of, say, takes_data, tell_notes
+from plures.report.terminal import WORTH_LEGEND, worth_clients_table, worth_table
+from plures.solvers.degree import PlugIn
+from plures.study.worth import How, Worth, save_worth, worth_of
+
+console = Console()
+
+
+@takes_data
+def worth_command(
+    context: typer.Context,
+    name: Name,
+    loss: Annotated[str, typer.Option(help="auto, or least_squares, logistic, multinomial, ...")] = "auto",
+    axes: Annotated[int | None, typer.Option(help="Reduce the columns to so many principal axes.")] = None,
+    ridge: Annotated[float, typer.Option(help="Ridge of every model.")] = 1e-2,
+    weighting: Annotated[str, typer.Option(help="Whether clients count alike, or by examples.")] = "clients",
+    valid_share: Annotated[
+        float, typer.Option(help="Training rows held out by clients that have no valid rows.")
+    ] = 0.2,
+    lams: Annotated[int, typer.Option(help="Strengths on the path.")] = 31,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the results.")] = None,
+) -> None:
+    """Should I federate? How clients differ against their noise, the strength that follows, who gains and who loses."""
+    how = How(loss=loss, axes=axes, ridge=ridge, weighting=weighting, valid_share=valid_share, num_lams=lams)
+    federation = data_part(context.params).spec.whole()
+    worth = worth_of(federation, how)
+    tell_notes(federation)
+    console.print(worth_table(worth))
+    console.print(WORTH_LEGEND, style="dim")
+    console.print(worth_clients_table(worth))
+    for line in [*worth.sentences, *_asides(worth)]:
+        say(line)
+    folder = out or Path("runs") / f"worth-{file_name_of(name)}"
+    save_worth(worth, folder)
+    say(f"picture: {_drawn(worth, folder)}")
+    say(f"every client: {folder / 'clients.csv'}")
+
+
+def _asides(worth: Worth) -> list[str]:
+    """What one round alone would say, and who is left out or gave up training rows."""
+    once = worth.one_round
+    known = f"lam = {once.lam:.3g}" if isinstance(once, PlugIn) else f"no lam, since {once.split(';')[0]}"
+    found = [f"from one round of local estimates: {known}"]
+    if worth.held_out:
+        found.append(
+            f"{worth.held_out} clients have no valid rows: {100 * worth.how.valid_share:.0f} % of their training rows are"
+        )
+    if worth.rows.left_out:
+        found.append(f"left out, for want of training or test rows: {', '.join(sorted(worth.rows.left_out))}")
+    return found
+
+
+def _drawn(worth: Worth, folder: Path) -> Path:
+    """The picture; matplotlib is loaded only here, so that other commands start fast."""
+    from plures.report.worth import picture
+
+    return picture(worth, folder / "worth.png")

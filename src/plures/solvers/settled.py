@@ -1,0 +1,215 @@
+"""The strength lam that makes the clients' rows most probable, and what it is predicted to be worth.
+
+Models of clients are taken to scatter around a shared one with variance tau^2 in every direction. Then the penalized models
+with lam_i = phi / (n_i tau^2) are the most probable ones, phi being the dispersion of rows, and with models and the shared
+model integrated out (restricted likelihood, by Laplace's approximation) the rows have, but for a constant, the logarithm
+
+    - sum_i n_i / phi ( L_i(w_i) + (lam_i / 2) |w_i - w_g|^2 )  -  sum_i log det(I + H_i / lam_i) / 2  -  log det(T / tau^2) / 2
+
+    M_i = (H_i + lam_i)^-1 H_i,        T = sum_i M_i
+
+exactly for squared errors. A ridge is a prior of its own: H_i has it too, and the same expression of ridges alone is taken
+off, so that only rows are evidence. Solutions along a path of lam give all of it, and no client needs a minimizer of its own.
+Where it is highest, sum_i |w_i - w_g|^2 / tau^2 is (for squared errors) f = sum_i tr M_i - sum_i tr(M_i T^-1 M_i), the numbers
+of evidence: a direction that the rows of one client alone determine says nothing about how clients differ.
+
+The shrink factor B = lam / (lam + e), e the mean curvature, becomes its posterior mean under the prior 2 / (1 + e / lam)^3, as in
+``degree``; with many clients this is where the likelihood is highest.
+
+Patterson, Thompson, 1971 (restricted likelihood); Daniels, 1999 (priors of shrink factors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.interpolate import CubicSpline
+
+from plures.errors import BadData
+from plures.solvers.clients import Clients
+from plures.solvers.degree import Bends, dispersion, gradient_covariance
+from plures.solvers.links import Floats
+from plures.solvers.path import consensus
+from plures.solvers.penalized import Penalized
+from plures.solvers.quadratic import Solved
+
+REACH, STEPS, FINE = 1e4, 25, 2001
+"""Strengths go from 1 / REACH to REACH times the mean curvature, in so many steps; in between it is interpolated."""
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """``lam`` and ``own_lams`` (m,) lam_i ~ 1 / n_i; with 95 % probability lam lies between ``low`` and ``high``.
+
+    ``spread`` is tau^2, ``dispersion`` phi, ``curvature`` e and ``freedom`` f.
+    """
+
+    lam: float
+    low: float
+    high: float
+    own_lams: Floats
+    spread: float
+    dispersion: float
+    curvature: float
+    freedom: float
+
+
+def settled_degree(clients: Clients) -> Settled:
+    """lam by the likelihood of how far clients' models scatter."""
+    if clients.num < 2:
+        raise BadData("how clients differ needs two clients or more, got 1; with one there is nothing to share")
+    start = consensus(clients).model
+    everyone = np.tile(start, (clients.num, 1))
+    bends = Bends.of(clients, everyone)
+    curvature, size = _mean_curvature(bends), _dispersion(clients, bends, everyone)
+    inverse = 1.0 / clients.counts
+    relative = inverse / inverse.mean()  # lam_i / lam
+    steps = curvature * np.geomspace(1.0 / REACH, REACH, STEPS)
+    problem = Penalized(clients, clients.counts / clients.counts.sum())
+    path = problem.solve(steps[:, None] * relative, start=(start, everyone))
+    likely = [likelihood(clients, own, shared, lam, size) for own, shared, lam in _along(path)]
+    low, lam, high = _posterior(steps, np.array(likely), curvature)
+    place = int(np.abs(np.log(steps / lam)).argmin())
+    freedom = _evidence(clients, path.own[place], lam * relative)
+    return Settled(lam, low, high, lam * relative, float(size * inverse.mean() / lam), size, curvature, freedom)
+
+
+def _along(path: Solved) -> Iterator[tuple[Floats, Floats, Floats]]:
+    return zip(path.own, path.shared, path.lams, strict=True)
+
+
+def likelihood(clients: Clients, own: Floats, shared: Floats, lams: Floats, size: float) -> float:
+    """The logarithm of how probable the rows are at strengths lam_i (m,), but for a constant."""
+    fit = clients.counts / size * (clients.value(own) + 0.5 * lams * np.square(own - shared).sum(1))
+    values, vectors = np.linalg.eigh(clients.curve(own))
+    values, strong, ridge = np.maximum(values, 0.0), lams[:, None], clients.ridge
+    # Ridges are priors too: what they say by themselves is taken off, so that only rows are evidence.
+    volume = np.log((values + strong) / (ridge + strong)).sum()
+    weight = (clients.counts * lams / size)[:, None]
+    precise = np.matmul(vectors * (weight * values / (values + strong))[:, None], vectors.swapaxes(1, 2)).sum(0)
+    center = np.linalg.slogdet(_lifted(precise))[1] - np.log((weight / (ridge + strong)).sum(0)).sum()
+    return -float(fit.sum() + 0.5 * (volume + center))
+
+
+def _mean_curvature(bends: Bends) -> float:
+    if not bends.on.any():
+        raise BadData("no row of any client bends its loss: there is nothing to learn a strength from")
+    return float(bends.values[bends.on].mean())
+
+
+def _dispersion(clients: Clients, bends: Bends, models: Floats) -> float:
+    """phi: sigma^2, 1 for likelihoods, and for other losses what the gradients of rows vary over what curvature says."""
+    if clients.link.name in ("huber", "squared_hinge"):
+        covariance = gradient_covariance(clients, models)
+        return float(np.einsum("nij,nji->", bends.inverse(), covariance) / bends.known.sum())
+    return dispersion(clients)
+
+
+def _evidence(clients: Clients, models: Floats, lams: Floats) -> float:
+    """f: what all clients know together, less what the shared model takes of it."""
+    known = knowledge(clients, models, lams)
+    total = known.sum(0)
+    taken = np.matmul(known, np.linalg.solve(_lifted(total), known))
+    return float(max(np.trace(known.sum(0)) - np.trace(taken, axis1=1, axis2=2).sum(), 1e-9))
+
+
+def knowledge(clients: Clients, models: Floats, lams: Floats) -> Floats:
+    """(N, dim, dim) M_i = (H_i + lam_i)^-1 H_i: 1 where a client's rows decide, 0 where the shared model does."""
+    bends = clients.curve(models)
+    place = np.arange(clients.dim)
+    under = bends.copy()
+    under[:, place, place] += lams[:, None]
+    bends[:, place, place] -= clients.ridge
+    return np.asarray(np.linalg.solve(under, bends), float)
+
+
+def _lifted(matrix: Floats) -> Floats:
+    """The matrix, invertible: directions that nobody knows are lifted by a hair."""
+    return matrix + 1e-12 * max(float(np.trace(matrix)), 1e-300) * np.eye(len(matrix))
+
+
+def _posterior(steps: Floats, likely: Floats, curvature: float) -> tuple[float, float, float]:
+    """The 2.5 % point, the estimate and the 97.5 % point of lam."""
+    coarse = np.log(steps)
+    fine = np.linspace(coarse[0], coarse[-1], FINE)
+    t = curvature / np.exp(fine)
+    mass = CubicSpline(coarse, likely)(fine) + np.log(t) - 3.0 * np.log1p(t)
+    weight = np.exp(mass - mass.max())
+    weight /= weight.sum()
+    shrink = float(weight @ (1.0 / (1.0 + t)))
+    ends = np.exp(np.interp([0.025, 0.975], np.cumsum(weight), fine))
+    return float(ends[0]), curvature * shrink / (1.0 - shrink), float(ends[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """Predicted excess losses (m,) over each client's best model: alone, with one model for all, and penalized."""
+
+    alone: Floats
+    shared: Floats
+    penalized: Floats
+
+    @cached_property
+    def means(self) -> dict[str, float]:
+        """The mean over clients of each."""
+        return {name: float(getattr(self, name).mean()) for name in ("alone", "shared", "penalized")}
+
+
+def outlook(clients: Clients, degree: Settled, models: Floats) -> Outlook:
+    """What clients are predicted to lose, were tau^2 and phi as found; Hessians are those at ``models`` (m, d).
+
+    With C = tau^2 T^-1 the covariance of the shared model (the ridge counts as knowledge),
+
+        alone       phi / (2 n_i) tr( M^2 )                     M of the ridge alone
+        penalized   phi / (2 n_i) tr( M_i^2 )  +  tr( H_i B_i (tau^2 + C) B_i ) / 2,        B_i = lam_i (H_i + lam_i)^-1
+        shared      tr( H_i [ C_0 + tau^2 (I - P_i - P_i^T) ] ) / 2
+
+    for the pooled model sum_i P_i w_i with covariance C_0. What comes from the noise of a client's own rows grows by
+    n / (n - tr M) on new rows, n counting C - 1 times where rows are of C classes. That ridges pull to 0 is left out.
+    """
+    bends = clients.curve(models)
+    place = np.arange(clients.dim)
+    bends[:, place, place] -= clients.ridge
+    return Outlook(
+        _alone(clients, models, degree),
+        _shared(clients, bends, degree),
+        _penalized(clients, models, bends, degree),
+    )
+
+
+def _noise(clients: Clients, known: Floats, degree: Settled) -> Floats:
+    """(m,) what the noise of own rows costs on new rows: phi / (2 n) tr(M^2), times n / (n - tr M)."""
+    rows = clients.counts * max(clients.link.num_outputs - 1, 1)
+    fresh = rows / np.maximum(rows - np.trace(known, axis1=1, axis2=2), 1.0)
+    return np.asarray(0.5 * degree.dispersion / clients.counts * np.einsum("nij,nji->n", known, known) * fresh)
+
+
+def _alone(clients: Clients, models: Floats, degree: Settled) -> Floats:
+    return _noise(clients, knowledge(clients, models, np.full(clients.num, 1e-12 * degree.curvature)), degree)
+
+
+def _penalized(clients: Clients, models: Floats, bends: Floats, degree: Settled) -> Floats:
+    known = knowledge(clients, models, degree.own_lams)
+    ridge = clients.counts.sum() * degree.spread / degree.dispersion * np.diag(clients.ridge)
+    shared = np.linalg.inv(_lifted(known.sum(0) + ridge))
+    under = bends + np.diag(clients.ridge) + degree.own_lams[:, None, None] * np.eye(clients.dim)
+    left = degree.own_lams[:, None, None] * np.linalg.inv(under)
+    bias = np.matmul(left, np.matmul(np.eye(clients.dim) + shared, left))
+    return 0.5 * degree.spread * np.einsum("nij,nji->n", bends, bias) + _noise(clients, known, degree)
+
+
+def _shared(clients: Clients, bends: Floats, degree: Settled) -> Floats:
+    total = bends.mean(0) + np.diag(clients.ridge)
+    parts = np.linalg.solve(_lifted(total), bends) / clients.num  # (m, d, d) P_i
+    turned = parts.swapaxes(1, 2)
+    scatter = degree.spread * np.matmul(parts, turned).sum(0)
+    noise = np.matmul(
+        np.linalg.solve(_lifted(total), bends / (clients.counts * clients.num**2)[:, None, None]).sum(0),
+        np.linalg.inv(_lifted(total)),
+    )
+    common = scatter + degree.dispersion * noise
+    around = common + degree.spread * (np.eye(clients.dim) - parts - turned)
+    return 0.5 * np.einsum("nij,nji->n", bends, around)

@@ -1,0 +1,118 @@
+"""A federation's rows for linear models: who takes part, columns on one scale, and how models are scored.
+
+Clients with too few rows are left out and named. Columns are put on one scale by their pooled mean and spread, and may be
+reduced to the first principal axes of all training rows: sums over clients are enough for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from plures.data import Federation
+from plures.errors import BadData, BadValue, Unsupported
+from plures.solvers.links import Floats
+
+MOST_NUMBERS = 400
+"""A model of more numbers than this is refused: curvatures of so many numbers are large."""
+
+LOSSES = {"classification": "multinomial", "binary": "logistic", "regression": "least_squares"}
+"""The loss of each task; two classes are "binary" to those who ask for it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Tables and targets of one split, a pair per client; clients without rows have empty ones."""
+
+    tables: list[Floats]
+    targets: list[Floats]
+
+    @property
+    def counts(self) -> list[int]:
+        """Rows of each client."""
+        return [len(target) for target in self.targets]
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """The clients that take part, and their rows on one scale by split; ``left_out`` have no training or no test rows."""
+
+    names: tuple[str, ...]
+    left_out: tuple[str, ...]
+    parts: dict[str, Part]
+
+
+def linear_parts(
+    federation: Federation, *, axes: int | None, splits: Sequence[str] = ("train", "test"), deed: str
+) -> Linear:
+    """The rows of clients that have some to train and to test on; ``deed`` is what is done with their models."""
+    if federation.task not in LOSSES:
+        raise Unsupported(f"linear models of a {federation.task} task cannot be {deed}; known: {', '.join(LOSSES)}")
+    counts = federation.count
+    kept = [name for name, row in zip(federation.names, counts, strict=True) if row[0] > 0 and row[2] > 0]
+    if len(kept) < 2:
+        raise BadData(f"{len(kept)} clients have training and test rows; two or more are needed")
+    if not np.prod(federation.shape):
+        raise Unsupported(f"these clients have no input columns; what is {deed} are linear models of columns")
+    rows = {split: [federation.rows_of(name, split) for name in kept] for split in splits}
+    if any(np.ndim(y) > 1 and np.shape(y)[1] > 1 for _, y in rows["train"]):
+        raise Unsupported(f"these data have several targets per row; linear models of one target can be {deed}")
+    scaled = scaler(np.concatenate([flat(x) for x, _ in rows["train"]]), axes)
+    parts = {
+        split: Part([scaled(flat(x)) for x, _ in own], [plain(y) for _, y in own]) for split, own in rows.items()
+    }
+    left_out = tuple(name for name in federation.names if name not in set(kept))
+    return Linear(tuple(kept), left_out, parts)
+
+
+def flat(x: Any) -> Floats:
+    """Inputs as a table, a row each."""
+    return np.asarray(x, float).reshape(len(x), int(np.prod(np.shape(x)[1:], dtype=int)))
+
+
+def plain(y: Any) -> Floats:
+    """Targets as one list of numbers."""
+    return np.asarray(y, float).reshape(-1)
+
+
+def scaler(rows: Floats, axes: int | None) -> Any:
+    """A function that puts columns on one scale, on the first principal axes where ``axes`` are asked for."""
+    if axes is not None and axes < 1:
+        raise BadValue("axes", axes, "1 or more")
+    center, size = rows.mean(0), rows.std(0)
+    size = np.where(size > 1e-12 * max(float(size.max()), 1e-300), size, 1.0)
+    if axes is None or axes >= rows.shape[1]:
+        return lambda table: (table - center) / size
+    scaled = (rows - center) / size
+    values, vectors = np.linalg.eigh(scaled.T @ scaled / len(scaled))
+    main = vectors[:, ::-1][:, :axes] / np.sqrt(np.maximum(values[::-1][:axes], 1e-12))
+    return lambda table: (table - center) / size @ main
+
+
+def check_width(width: int, num_outputs: int) -> None:
+    """Refuse a model of too many numbers; ``width`` counts columns, and the intercept if there is one."""
+    numbers = width * num_outputs
+    if numbers > MOST_NUMBERS:
+        wanted = max(1, MOST_NUMBERS // num_outputs - 1)
+        raise Unsupported(
+            f"a model would have {numbers:,} numbers, more than {MOST_NUMBERS}: reduce the columns to their "
+            f"principal axes, at most {wanted} here (--axes {min(wanted, 16)})"
+        )
+
+
+def metric_of(loss: str) -> str:
+    """What models with this loss are scored by."""
+    return "RMSE" if loss in ("least_squares", "huber", "poisson") else "accuracy"
+
+
+def score(given: Floats, wanted: Floats, loss: str) -> float:
+    """The accuracy, or the root of the mean squared error, of outputs (rows,) or (rows, classes)."""
+    if loss == "multinomial":
+        return float((given.argmax(1) == wanted).mean())
+    if loss in ("logistic", "squared_hinge"):
+        return float(((given > 0) == (wanted > 0.5)).mean())
+    guess = np.exp(np.minimum(given, 200.0)) if loss == "poisson" else given
+    return float(np.sqrt(((guess - wanted) ** 2).mean()))

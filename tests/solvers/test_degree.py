@@ -1,0 +1,311 @@
+"""How much to personalize: from one round of local estimates, from the likelihood of rows, and from valid rows."""
+
+import numpy as np
+import pytest
+from offsets import many, mean_estimation, offsets, regression
+from scipy.integrate import quad
+from scipy.special import gammainc
+
+from plures.envelope import plug_in, shrink_factor
+from plures.errors import BadData, UnknownChoice
+from plures.solvers.clients import as_clients
+from plures.solvers.degree import (
+    RULES,
+    gradient_covariance,
+    plug_in_degree,
+    statistics,
+    valid_degree,
+)
+from plures.solvers.penalized import Penalized
+from plures.solvers.quadratic import Quadratics
+from plures.solvers.settled import settled_degree
+
+LISTED = {  # local, global, best lam of a grid, plug-in; 40 repeats
+    0.05: (0.1111, 0.0072, 0.0071, 0.0079),
+    0.2: (0.1109, 0.0448, 0.0340, 0.0354),
+    0.5: (0.1152, 0.2576, 0.0799, 0.0804),
+    1.0: (0.1121, 1.0118, 0.1004, 0.1007),
+    2.0: (0.1097, 4.0246, 0.1070, 0.1071),
+}
+REPEATS = 100
+GRID = np.geomspace(1e-3, 1e4, 43)
+
+
+def errors_of(own, truth):
+    """(L, repeats) squared errors, mean over clients."""
+    return np.square(own - truth).sum(-1).mean(-1)
+
+
+def strengths(x, y, how):
+    return np.array([how(regression(*one)).lam for one in zip(x, y, strict=True)])
+
+
+def errors_at(x, y, truth, lams):
+    """(repeats,) errors at a strength for each repeat."""
+    each = zip(x, y, truth, lams, strict=True)
+    return np.array([errors_of(Quadratics.from_rows(a, b).path([lam]).own, w)[0] for a, b, w, lam in each])
+
+
+def one_round(rule="soft"):
+    return lambda clients: plug_in_degree(statistics(clients), rule=rule)
+
+
+def clearly_within(ours, listed):
+    """Whether a mean over our repeats is a listed mean of 40, by four Monte-Carlo errors and the last digit."""
+    error = ours.std(ddof=1) * np.sqrt(1 / len(ours) + 1 / 40)
+    return abs(ours.mean() - listed) <= 4 * error + 1e-4
+
+
+@pytest.mark.parametrize("radius", LISTED)
+def test_the_plug_in_lam_is_near_the_best_of_a_grid(radius):
+    """The reference table: linear regression, 20 clients of 50 rows and 5 columns."""
+    x, y, truth = offsets(radius, repeats=REPEATS, seed=1)
+    local, shared, best, listed = LISTED[radius]
+    path = errors_of(Quadratics.from_rows(x, y).path(np.r_[0.0, np.inf, GRID]).own, truth)
+    ours = path[2:][path[2:].mean(1).argmin()]
+
+    cut, soft, settled = (
+        errors_at(x, y, truth, strengths(x, y, how)) for how in (one_round("cut"), one_round(), settled_degree)
+    )
+
+    assert clearly_within(path[0], local)
+    assert clearly_within(path[1], shared)
+    assert clearly_within(ours, best)
+    assert clearly_within(cut, listed)
+    assert cut.mean() < (1.07 if radius >= 0.2 else 1.30) * ours.mean()
+    assert soft.mean() < (1.05 if radius >= 0.2 else 1.30) * ours.mean()
+    assert settled.mean() < (1.05 if radius >= 0.2 else 1.25) * ours.mean()
+
+
+@pytest.mark.parametrize("how", [one_round(), settled_degree], ids=["one round", "settled"])
+def test_the_same_holds_where_columns_have_different_sizes(how):
+    x, y, truth = offsets(0.2, repeats=REPEATS, spread=np.linspace(0.5, 4, 5), seed=2)
+    path = errors_of(Quadratics.from_rows(x, y).path(GRID).own, truth).mean(1)
+
+    assert errors_at(x, y, truth, strengths(x, y, how)).mean() < 1.05 * path.min()
+
+
+def test_the_error_is_u_shaped_near_the_noise_and_monotone_far_from_it():
+    grid = np.geomspace(1e-3, 1e3, 13)
+    near, low, high = (
+        errors_of(Quadratics.from_rows(x, y).path(grid).own, truth).mean(1)
+        for x, y, truth in (offsets(radius, repeats=40, seed=3) for radius in (0.34, 0.0, 20.0))
+    )
+
+    turn = near.argmin()
+    assert 0 < turn < len(grid) - 1
+    assert (np.diff(near[: turn + 1]) < 0).all()
+    assert (np.diff(near[turn:]) > 0).all()
+    assert near[turn] < 0.7 * min(near[0], near[-1])
+    assert (np.diff(low) < 0).all()
+    assert (np.diff(high[grid > 1e-2]) > 0).all()
+
+
+def test_for_means_the_statistics_are_the_textbook_ones():
+    """Half the mean squared error of sqrt(d) z is |w - mean|^2 / 2: s = variance of the mean, h = 1, lam = s / (S2 - s)."""
+    x, y, points = mean_estimation()
+    num, times, dim = points.shape
+    means = points.mean(1)
+    noise = points.var(axis=1, ddof=1).sum(-1).mean() / times
+    spread = means.var(axis=0, ddof=1).sum()
+
+    stats = statistics(regression(x, y))
+    found = plug_in_degree(stats, rule="cut")
+
+    np.testing.assert_allclose(stats.models, means)
+    np.testing.assert_allclose(stats.noise, noise)
+    np.testing.assert_allclose(stats.curvature, 1.0)
+    np.testing.assert_allclose([found.noise, found.spread, found.unexplained], [noise, spread, spread - noise])
+    assert found.lam == pytest.approx(noise / (spread - noise))
+    assert found.lam == pytest.approx(float(plug_in(noise, spread, 1.0).lam))
+    assert found.freedom == pytest.approx((num - 1) * dim)
+    assert stats.num_floats == dim + 5
+    np.testing.assert_allclose(found.own_lams, found.lam)
+
+
+@pytest.mark.parametrize(("ratio", "freedom"), [(0.4, 7.0), (1.0, 95.0), (3.0, 20.0)])
+def test_the_shrink_factor_is_the_mean_of_its_posterior(ratio, freedom):
+    """S2 / (s + R2) is chi-square over its freedom; the prior of t = R2 / s is 2 / (1 + t)^3, so that of B is 2 B."""
+
+    def density(b):
+        return b * b ** (freedom / 2) * np.exp(-freedom * ratio * (b - 1) / 2)
+
+    mean = quad(lambda b: b * density(b), 0, 1)[0] / quad(density, 0, 1)[0]
+
+    assert shrink_factor(ratio, freedom, gammainc) == pytest.approx(mean, rel=1e-6)
+
+
+def test_the_shrink_factor_is_steady_where_the_distribution_is_far_away():
+    below, above = (shrink_factor(ratio, 4000.0, gammainc) for ratio in (0.2, 0.3))
+
+    assert 0.999 < above < below < 1
+
+
+EVERY = [one_round("soft"), one_round("cut"), settled_degree]
+
+
+@pytest.mark.parametrize("how", EVERY, ids=["soft", "cut", "settled"])
+def test_lam_has_the_unit_of_curvature(how):
+    """Ten times the targets change nothing; three times the columns make Hessians, and lam, nine times as large."""
+    x, y = many()
+
+    lam = how(regression(x, y)).lam
+
+    assert how(regression(x, 10 * y)).lam == pytest.approx(lam, rel=1e-6)
+    assert how(regression(3 * x, y)).lam == pytest.approx(9 * lam, rel=1e-6)
+
+
+@pytest.mark.parametrize("how", EVERY, ids=["soft", "cut", "settled"])
+def test_the_order_of_clients_does_not_matter(how):
+    x, y = many()
+    order = np.array([3, 1, 7, 0, 2, 6, 5, 4])
+
+    before, after = how(regression(x, y)), how(regression(x[order], y[order]))
+
+    assert after.lam == pytest.approx(before.lam)
+    np.testing.assert_allclose(after.own_lams, before.own_lams[order])
+
+
+def test_lams_of_clients_fall_with_their_rows():
+    x, y = many()
+    counts = np.array([30, 30, 30, 30, 15, 15, 10, 10])
+    clients = regression(
+        [a[:n] for a, n in zip(x, counts, strict=True)], [b[:n] for b, n in zip(y, counts, strict=True)]
+    )
+
+    for how in EVERY:
+        found = how(clients)
+        np.testing.assert_allclose(found.own_lams * counts, (found.own_lams * counts)[0])
+        assert found.own_lams.mean() == pytest.approx(found.lam)
+
+
+def labels(loss, seed=5, num=3, rows=80, dim=2):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(num, rows, dim))
+    y = (x @ np.array([1.0, -0.5]) + rng.logistic(size=(num, rows)) > 0).astype(float)
+    return as_clients(x, y, loss=loss, ridge=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "poisson"])
+def test_likelihoods_have_the_inverse_hessian_as_their_error(loss):
+    clients = labels(loss)
+
+    stats = statistics(clients)
+
+    inverse = np.linalg.inv(clients.curve(stats.models))
+    np.testing.assert_allclose(stats.noise, np.trace(inverse, axis1=1, axis2=2) / 80)
+    np.testing.assert_allclose(stats.pull, 3 / 80)
+    assert stats.num_floats == clients.dim + 3
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "huber"])
+def test_other_losses_have_a_sandwich(loss):
+    clients = labels(loss)
+
+    stats = statistics(clients)
+
+    one = clients.take([1])
+    inverse = np.linalg.inv(one.curve(stats.models[1:2])[0])
+    slopes = clients.link.slope(one.outputs(stats.models[1:2]), one.y)[0] * one.a[0]
+    meat = slopes.T @ slopes / 80
+    assert stats.noise[1] == pytest.approx(np.trace(inverse @ meat @ inverse) / 80)
+    assert stats.pull[1] == pytest.approx(np.trace(inverse @ meat) / 80)
+    np.testing.assert_allclose(gradient_covariance(one, stats.models[1:2])[0], meat)
+
+
+def test_a_shift_of_all_classes_does_not_count():
+    """Two classes of a multinomial model are a logistic one split in halves: half the squared error, twice the curvature."""
+    two, one = statistics(labels("multinomial")), statistics(labels("logistic"))
+
+    np.testing.assert_allclose(two.noise, one.noise / 2, rtol=1e-3)
+    np.testing.assert_allclose(two.pull, one.pull)
+    assert plug_in_degree(two).lam == pytest.approx(2 * plug_in_degree(one).lam, rel=1e-2)
+
+
+def test_a_client_with_too_few_rows_still_has_a_lam():
+    x, y = many()
+    short = [*list(x[:-1]), x[-1][:3]], [*list(y[:-1]), y[-1][:3]]
+
+    stats = statistics(regression(*short))
+
+    assert stats.usable.tolist() == [True] * 7 + [False]
+    assert stats.pull[-1] == pytest.approx(stats.pull[0] * 30 / 3)
+    assert np.isfinite(plug_in_degree(stats).own_lams).all()
+
+
+def test_statistics_that_cannot_be_had_are_refused():
+    x, y = many()
+    apart = as_clients([[[-1.0], [1.0]]] * 3, [[0, 1]] * 3, loss="logistic", ridge=1e-3)
+
+    with pytest.raises(BadData, match="two clients or more, got 1"):
+        statistics(regression(x[:1], y[:1]))
+    with pytest.raises(BadData, match="two clients or more, got 1"):
+        settled_degree(regression(x[:1], y[:1]))
+    with pytest.raises(BadData, match=r"none has more rows \(3 at most\) than numbers in its model \(3\)"):
+        statistics(regression(x[:, :3], y[:, :3]))
+    with pytest.raises(BadData, match=r"no client has more rows \(3 at most\) than numbers in its model \(3\)"):
+        settled_degree(as_clients(x[:, :3], y[:, :3], loss="least_squares", ridge=0.1, intercept=False))
+    with pytest.raises(BadData, match=r"0 of 3 clients determine .* as far away as the ridge lets them"):
+        statistics(apart)
+    with pytest.raises(UnknownChoice, match="no rule is called 'hard'"):
+        plug_in_degree(statistics(regression(x, y)), rule="hard")
+    assert RULES == ("soft", "cut")
+
+
+def halves(seed=9, num=12, radius=0.4):
+    x, y, truth = offsets(radius, repeats=1, num=num, rows=60, dim=3, seed=seed)
+    return regression(x[0][:, :20], y[0][:, :20]), regression(x[0][:, 20:], y[0][:, 20:]), truth[0]
+
+
+LAMS = np.geomspace(1e-2, 1e2, 9)
+
+
+def test_valid_rows_choose_the_least_mean_loss():
+    train, valid, _ = halves()
+    own = Penalized(train).solve(LAMS).own
+
+    found = valid_degree(train, valid, LAMS)
+
+    losses = np.array([valid.value(one) for one in own])  # there is no ridge
+    np.testing.assert_allclose(found.losses, losses)
+    assert found.lam == LAMS[losses.mean(1).argmin()]
+
+
+def test_within_a_standard_error_the_largest_lam_is_taken():
+    train, valid, _ = halves()
+    lams = np.geomspace(1e-2, 1e2, 81)
+
+    found = valid_degree(train, valid, lams, errors=1.0)
+
+    least = found.losses.mean(1).argmin()
+    worse = found.losses - found.losses[least]
+    fine = worse.mean(1) <= worse.std(1, ddof=1) / np.sqrt(12)
+    assert found.lam == lams[fine].max()
+    assert found.lam > lams[least]
+
+
+def test_a_client_leaves_the_populations_lam_only_for_a_clear_gain():
+    """One client is far from all others: it must go alone. Another's best lam is hardly better: it stays."""
+    train, valid, truth = halves(radius=0.05)
+    far = np.array([9.0, -9.0, 9.0])
+    for part in (train, valid):
+        part.y[0] += part.a[0] @ (far - truth[0])
+
+    found = valid_degree(train, valid, LAMS, weights=np.r_[0.01, np.full(11, 0.09)])
+
+    assert found.own_lams[0] == LAMS[0] < found.lam
+    rivals = found.losses.argmin(0)
+    stays = (found.own_places == found.place) & (rivals != found.place)
+    assert stays[1:].any()
+    gains = np.stack([valid.link.value(valid.outputs(one), valid.y) for one in found.path.own])
+    for client in range(1, 12):
+        fall = gains[found.place, client] - gains[rivals[client], client]
+        clear = fall.mean() > fall.std(ddof=1) / np.sqrt(40)
+        assert found.own_lams[client] == (LAMS[rivals[client]] if clear else found.lam)
+
+
+def test_valid_rows_must_be_those_of_the_same_clients():
+    train, valid, _ = halves()
+
+    with pytest.raises(BadData, match="valid rows are those of the same clients: 12 of 3 numbers trained, 11 of 3"):
+        valid_degree(train, valid.take(np.arange(11)), LAMS)
