@@ -191,6 +191,10 @@ def _costs(tables: Tables) -> Any:
 NEIGHBORS = {
     "alone": (COLORS[7], ":"),
     "FedAvg": (COLORS[3], "-."),
+    "FedCLUP, lam 0.2": ("#c6dbef", "-"),
+    "FedCLUP, lam 0.5": (BLUES[0], "-"),
+    "FedCLUP, lam 1.5": (BLUES[1], "-"),
+    "FedCLUP, lam 2.5": (BLUES[2], "-"),
     "FedCLUP, lam auto": (COLORS[0], "o-"),
     "FedCLUP, lam by valid rows": (COLORS[4], "D-"),
     "MR-MTL": ("0.6", ":"),
@@ -210,13 +214,14 @@ def _mnist(tables: Tables) -> Any:
     for axis, model in zip(axes, models, strict=True):
         mine = table.filter(pl.col("model") == model)
         base = mine.filter(pl.col("method") == "alone").select("digits", alone="accuracy")
-        shades = iter(BLUES)
         for name in sorted(_groups(mine, "method"), key=lambda name: (not name.startswith("FedCLUP"), name)):
             own = mine.filter(pl.col("method") == name).join(base, on="digits").sort("digits")
-            color, style = NEIGHBORS[name] if name in NEIGHBORS else (next(shades, BLUES[-1]), "-")
+            color, style = NEIGHBORS[name]
             axis.plot(own["digits"], own["accuracy"] - own["alone"], style, ms=4, lw=1.8, color=color, label=name)
         axis.set_ylim(bottom=max(axis.get_ylim()[0], DEEPEST))
         plain(axis, x="digits that a client sees", y="", title=model)
     axes[0].set_ylabel("points of accuracy above training alone")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    shown = {name: line for axis in axes for line, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    names = [name for name in NEIGHBORS if name in shown]
+    figure.legend([shown[name] for name in names], names, loc="outside lower center", ncols=3, frameon=False)
     return figure
