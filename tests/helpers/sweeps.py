@@ -7,13 +7,13 @@ from plures.study.sweep import Setting, Sweep, find_degree
 from plures.study.tradeoff import Curve, Tradeoff
 
 NUM_CLIENTS = 30
-SPREAD = np.linspace(-0.01, 0.01, NUM_CLIENTS)
 
 
-def curve(said, losses, *, mb=None, kind="value", rounds=None, noise=0.0, **more):
+def curve(said, losses, *, mb=None, kind="value", rounds=None, noise=0.0, num_clients=NUM_CLIENTS, **more):
     """A curve of one seed with these mean valid losses; test losses are the last ones."""
     losses = np.asarray(losses, float)
-    wiggle = SPREAD + noise * np.where(np.arange(NUM_CLIENTS) % 2, 1, -1)
+    spread = np.linspace(-0.01, 0.01, num_clients) if num_clients > 1 else np.zeros(1)
+    wiggle = spread + noise * np.where(np.arange(num_clients) % 2, 1, -1)
     number = float(said) if kind == "value" else None
     label = said if kind == "end" else f"ditto:lam={said}"
     valid = losses[None, :, None] + wiggle
@@ -30,7 +30,7 @@ def curve(said, losses, *, mb=None, kind="value", rounds=None, noise=0.0, **more
     )
 
 
-def made(*curves, mb=None, rounds=None, left_out=()):
+def made(*curves, mb=None, rounds=None, left_out=(), asked=""):
     """A result with these curves under a budget."""
     sweep = Sweep(
         degree=find_degree("ditto"),
@@ -43,5 +43,6 @@ def made(*curves, mb=None, rounds=None, left_out=()):
         running={},
         costs={},
         left_out=tuple(left_out),
+        asked=asked,
     )
     return Tradeoff(sweep, tuple(curves), "accuracy", True)

@@ -1,5 +1,7 @@
 """Pictures of a sweep: what is drawn is what was found."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
@@ -37,16 +39,45 @@ def test_the_degree_picture_holds_losses_ends_and_the_best_value():
     assert line(axes[0], "best") == pytest.approx(np.array([[1, 0.3]]))
     assert line(axes[0], "alone")[:, 1] == pytest.approx([0.8, 0.8])
     assert line(axes[0], "one model for all")[:, 1] == pytest.approx([0.6, 0.6])
-    assert axes[1].lines[0].get_ydata() == pytest.approx(
-        [3, 4, 4]
-    )  # 0.444 is within 1 % of the way from 0.9 to 0.44
+    # 0.444 is within 1 % of the way from 0.9 to 0.3 of 0.44.
+    assert axes[1].lines[0].get_ydata() == pytest.approx([3, 4, 4])
     assert axes[0].get_xscale() == "log"
+
+
+def test_bytes_and_gradients_are_drawn_against_the_degree():
+    known = [replace(one, gradients=10 * one.mb) for one in CURVES[:2]]
+
+    axes = degree_figure(made(*known, CURVES[2], *ENDS)).axes
+
+    assert [one.get_ylabel() for one in axes[1:]] == ["rounds\nneeded", "MB per\nclient", "gradients\nper client"]
+    assert axes[2].lines[0].get_ydata() == pytest.approx([3, 4, 4])
+    assert axes[3].lines[0].get_ydata() == pytest.approx([30, 40, np.nan], nan_ok=True)
+
+
+def test_gradients_that_no_value_reports_have_no_panel():
+    assert len(degree_figure(made(*CURVES, *ENDS)).axes) == 3
+
+
+def test_an_end_that_diverged_is_not_drawn_and_stretches_no_axis():
+    lost = curve("local_only", [1e9, 1e20, 1e25, 1e29], mb=[0.5] * 4, kind="end")
+    for figure in degree_figure(made(*CURVES, lost, ENDS[1])), front_figure(made(*CURVES, lost, ENDS[1])):
+        axis = figure.axes[0]
+        assert axis.get_ylim()[1] < 2
+        assert not any(str(one.get_label()).startswith("alone") for one in axis.lines)
+        assert any(str(one.get_label()).startswith("one model") for one in axis.lines)
+
+
+def test_under_a_budget_the_best_value_is_marked_on_the_line_of_valid_rows():
+    axis = degree_figure(made(*CURVES, *ENDS, rounds=2)).axes[0]
+
+    assert line(axis, "best") == pytest.approx(np.array([[0.1, 0.5]]))
+    assert line(axis, "valid loss at the last round within 2 rounds")[:, 1] == pytest.approx([0.5, 0.7, 0.8])
 
 
 def test_auto_has_a_column_of_its_own():
     with_auto, without = (degree_figure(made(*CURVES, *more, *ENDS)).axes for more in ([AUTO], []))
 
-    assert (len(with_auto), len(without)) == (4, 2)
+    assert (len(with_auto), len(without)) == (6, 3)
     assert any(one.get_ydata()[0] == pytest.approx(0.35) for one in with_auto[1].lines if len(one.get_ydata()) == 1)
 
 

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from offsets import many, mean_estimation, regression
 
+from plures import solvers
 from plures.solvers.clients import Clients, as_clients
 from plures.solvers.degree import plug_in_degree, statistics
 from plures.solvers.links import huber
 from plures.solvers.penalized import Penalized
-from plures.solvers.settled import knowledge, likelihood, outlook, settled_degree
+from plures.solvers.quadratic import Quadratics
+from plures.solvers.settled import Settled, knowledge, likelihood, outlook, settled_degree
 
 
 def restricted(x, y, size, scatter):
@@ -116,7 +118,7 @@ def test_predicted_losses_of_means_are_the_known_ones():
     noise, scatter = 2 * degree.dispersion / 8000, 2 * degree.spread * (1 - 1 / 5)
     lam = degree.lam
 
-    means = outlook(clients, degree, solved.own[0]).means
+    means = outlook(clients, degree, solved.own[0], np.full(5, lam)).means
 
     risk = noise / 5 + (lam / (1 + lam)) ** 2 * scatter + noise * (1 - 1 / 5) / (1 + lam) ** 2
     assert means["alone"] == pytest.approx(noise / 2, rel=1e-3)
@@ -133,7 +135,7 @@ def test_predicted_losses_are_those_of_fresh_rows():
     degree = settled_degree(clients)
     own = Penalized(clients).solve(np.stack([np.zeros(400), np.full(400, np.inf), degree.own_lams])).own
 
-    means = outlook(clients, degree, own[2]).means
+    means = outlook(clients, degree, own[2], degree.own_lams).means
 
     true = 0.5 * np.square(own - truth).sum(-1).mean(1)  # columns of unit size: half the squared error
     assert means["alone"] == pytest.approx(true[0], rel=0.1)
@@ -147,3 +149,80 @@ def test_knowledge_is_one_where_rows_decide():
     found = knowledge(clients, np.zeros((1, 2)), np.array([1.0]))
 
     np.testing.assert_allclose(found, 0.9 * np.eye(2)[None])  # 9 / (9 + 1)
+
+
+def added_up(x, weights, lams, spread, size):
+    """(m,) expected excess losses: models are linear in noise and in truths, so each of these adds its own part."""
+    num, dim = len(x), x[0].shape[1]
+    ids, total = np.arange(num), np.zeros(num)
+    for one in range(num):
+        noises = np.sqrt(size) * np.eye(len(x[one]))
+        truths = np.sqrt(spread) * np.eye(dim)
+        for noise, shift in [*((row, np.zeros(dim)) for row in noises), *((0 * noises[0], row) for row in truths)]:
+            truth = np.outer(ids == one, shift)
+            targets = [table @ w for table, w in zip(x, truth, strict=True)]
+            targets[one] = targets[one] + noise
+            off = Penalized(regression(x, targets), weights).solve(lams[None]).own[0] - truth
+            total += [0.5 * np.square(table @ w).mean() for table, w in zip(x, off, strict=True)]
+    return total
+
+
+def test_predicted_losses_are_those_of_the_lams_that_are_given():
+    """Half of the clients have a sixth of the rows; own noise costs n / (n - tr M) times as much on new rows."""
+    rng = np.random.default_rng(3)
+    counts, dim, spread, size = np.repeat([8, 48], 3), 2, 0.2, 1.3
+    x = [rng.normal(size=(n, dim)) for n in counts]
+    clients, models = regression(x, [np.zeros(n) for n in counts]), np.zeros((6, dim))
+    weights = rng.dirichlet(np.ones(6))
+    degree = Settled(1.0, 1.0, 1.0, size / (counts * spread), spread, size, 1.0, 1.0)
+
+    for lams in (np.full(6, 0.7), degree.own_lams):
+        ahead = outlook(clients, degree, models, lams, weights=weights)
+
+        known = knowledge(clients, models, lams)
+        noise = 0.5 * size / counts * np.einsum("nij,nji->n", known, known)
+        taken = np.trace(known, axis1=1, axis2=2)
+        wanted = added_up(x, weights, lams, spread, size) + noise * taken / (counts - taken)
+        np.testing.assert_allclose(ahead.penalized, wanted)
+        np.testing.assert_allclose(ahead.shared, added_up(x, weights, np.full(6, np.inf), spread, size))
+
+
+def draws(num, rows, sizes, scatter, repeats=20):
+    """Regressions on columns of these sizes, models scattering alike in every direction."""
+    rng, dim = np.random.default_rng(11), len(sizes)
+    truth = rng.normal(size=(repeats, 1, dim)) + scatter * rng.normal(size=(repeats, num, dim))
+    x = rng.normal(size=(repeats, num, rows, dim)) * sizes
+    return x, np.einsum("smnd,smd->smn", x, truth) + rng.normal(size=(repeats, num, rows)), truth
+
+
+def excess(x, y, truth, sizes, lams):
+    """(L,) tr(A (w - w*)(w - w*)^T) / 2, mean over clients; A is the covariance of columns."""
+    own = Quadratics.from_rows(x, y).path(lams).own
+    return 0.5 * (np.square(own - truth) * np.square(sizes)).sum(-1).mean(-1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes", "scatter", "plug_in"),
+    [(60, np.geomspace(1, 0.01, 10), 0.3, 2.0), (22, np.ones(20), 0.3, None), (22, np.ones(20), 0.1, 1.5)],
+    ids=["sizes 1 to 0.01", "hardly more rows than columns", "the same, and alike"],
+)
+def test_flat_directions_do_not_lead_it_astray(rows, sizes, scatter, plug_in):
+    """Traces of the rule for one round are all about them: its lam is far too small, and costs as much as said here."""
+    grid = np.geomspace(1e-4, 1e3, 57)
+    path, settled, once = [], [], []
+    for one in zip(*draws(40, rows, sizes, scatter), strict=True):
+        clients = regression(*one[:2])
+        path.append(excess(*one, sizes, grid))
+        settled.append(excess(*one, sizes, [settled_degree(clients).lam])[0])
+        once.append(excess(*one, sizes, [plug_in_degree(statistics(clients)).lam])[0])
+    best = np.mean(path, 0).min()
+
+    assert np.mean(settled) < 1.05 * best
+    assert plug_in is None or np.mean(once) > plug_in * best
+
+
+def test_all_is_there_from_the_package():
+    for name in ("plug_in_degree", "valid_degree", "settled_degree", "outlook", "degree_statistics"):
+        assert name in solvers.__all__
+    assert solvers.degree_statistics is statistics
+    assert solvers.outlook is outlook

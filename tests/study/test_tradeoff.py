@@ -1,176 +1,26 @@
-"""Sweeps of the degree of collaboration: fronts, budgets, what is swept, and what a run really cost."""
+"""Sweeps of the degree of collaboration: what is swept, and what a run really cost."""
 
 import json
 import math
 import shutil
-from dataclasses import replace
 
-import jax
-import numpy as np
 import polars as pl
 import pytest
-from sweeps import curve, made
 
 from plures.data import load
 from plures.engine import run
 from plures.errors import BadData, BadFile, BadValue, UnknownChoice, Unsupported
 from plures.registry import METHODS, PERSONALIZERS, Registry
-from plures.study.fronts import Budget, best_place, pareto, place_needed
+from plures.study.fronts import Budget
 from plures.study.sweep import find_degree, plan_sweep
 from plures.study.tradeoff import play_sweep, tradeoff
-from plures.study.tradeoff_words import points_table, save_tradeoff, sentences, told, values_table
+from plures.study.tradeoff_words import points_table, save_tradeoff, sentences, values_table
 from plures.types import Plan
 
 INF, NAN = math.inf, math.nan
 WORLD = load("logistic_clusters", num_clients=6, num_groups=2, rows=20)
 RUNNING = {"rounds": 4, "seeds": (0,), "model": "logistic", "executor": "vectorized", "cohort": 3, "eval_every": 2}
 PLAN = Plan(epochs=2, batch=None, lr=0.3)
-
-
-def beaten(costs, errors, place):
-    """By the definition, one pair after another."""
-    return any(
-        costs[k] <= costs[place]
-        and errors[k] <= errors[place]
-        and (costs[k], errors[k]) != (costs[place], errors[place])
-        for k in range(len(costs))
-    )
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_front_is_what_no_point_beats(seed):
-    """A grid of few values, so that there are ties."""
-    costs, errors = np.asarray(jax.random.randint(jax.random.key(seed), (2, 40), 0, 8), float)
-
-    on = pareto(costs, errors)
-
-    assert on.tolist() == [not beaten(costs, errors, place) for place in range(40)]
-
-
-def test_a_point_that_is_no_number_is_never_on_the_front():
-    assert pareto(np.array([0.0, 1.0, 2.0, NAN]), np.array([NAN, 2.0, INF, 0.0])).tolist() == [
-        False,
-        True,
-        False,
-        False,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("errors", "place"),
-    [
-        ([2.0, 1.5, 1.011, 1.009, 1.0, 1.3], 3),  # 1 % of the way from 2 to 1 is 0.01
-        ([12.0, 10.09, 10.01, 10.0], 2),  # of the way, not of the error
-        ([1.0, 1.0, 1.0], 0),
-        ([1.0, 2.0, 3.0], 0),
-        ([INF, 3.0, 2.0, 1.01], 3),
-        ([INF, NAN], None),
-    ],
-)
-def test_the_rounds_needed_are_counted_to_the_first_point_as_good_as_the_best(errors, place):
-    assert place_needed(np.array(errors)) == place
-
-
-@pytest.mark.parametrize(
-    ("budget", "place"),
-    [(Budget(), 3), (Budget(mb=2.5), 1), (Budget(mb=3.0), 2), (Budget(rounds=20), 1), (Budget(mb=0.5), None)],
-)
-def test_the_best_place_is_the_least_error_that_the_budget_allows(budget, place):
-    mb, rounds, errors = np.array([1.0, 2.0, 3.0, 4.0]), np.array([10, 20, 30, 40]), np.array([0.9, 0.7, 0.5, 0.4])
-
-    assert best_place(errors, budget.allows(mb, rounds)) == place
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"mb": -1.0}, "budget_mb must be a positive number, got -1.0"),
-        ({"mb": NAN}, "budget_mb must be a positive number, got nan"),
-        ({"rounds": 0}, "budget_rounds must be 1 or more, got 0"),
-    ],
-)
-def test_a_budget_of_nothing_is_refused(given, said):
-    with pytest.raises(BadValue, match=said):
-        Budget(**given)
-
-
-SLOW, FAST = curve("1", [0.9, 0.7, 0.5, 0.3]), curve("0.1", [0.6, 0.5, 0.45, 0.44])
-
-
-def test_another_value_is_best_under_a_smaller_budget():
-    found = [made(SLOW, FAST, mb=mb).best for mb in (None, 2.0)]
-
-    assert [(one.setting.said, one.round, one.mb) for one in found] == [("1", 4, 4.0), ("0.1", 2, 2.0)]
-    assert [one.loss for one in found] == pytest.approx([0.3, 0.5])
-
-
-def test_a_budget_of_rounds_counts_rounds_not_places():
-    every_fifth = [curve(said, losses, rounds=[5, 10]) for said, losses in (("1", [0.9, 0.3]), ("2", [0.8, 0.7]))]
-
-    assert made(*every_fifth, rounds=9).best.setting.said == "2"
-    assert made(*every_fifth, rounds=10).best.setting.said == "1"
-
-
-def test_the_gap_to_the_next_value_is_paired_over_clients():
-    best = made(SLOW, FAST).best
-
-    assert (best.rival.said, best.within_noise) == ("0.1", False)
-    assert (best.gap.mean, best.gap.low, best.gap.high) == pytest.approx((0.14, 0.14, 0.14))
-
-
-def test_a_gap_that_half_of_the_clients_turn_around_is_within_noise():
-    result = made(curve("1", [0.9, 0.300]), curve("2", [0.9, 0.301], noise=0.1), curve("4", [0.9, 0.5]))
-
-    assert result.best.within_noise
-    assert [one.said for one in result.near] == ["2"]
-    assert "within noise" in sentences(result)[0]
-
-
-def test_the_front_of_values_takes_each_with_the_rounds_it_needs():
-    """The second needs two rounds and is better than the first then; the third is dearer and worse than the fourth."""
-    curves = [
-        curve(str(k), losses)
-        for k, losses in enumerate([[0.9, 0.8, 0.7], [0.9, 0.5, 0.5], [0.9, 0.9, 0.4], [0.9, 0.8, 0.3]])
-    ]
-
-    assert [one.said for one in made(*curves).worth] == ["1", "3"]
-
-
-def test_the_front_of_points_is_over_all_values_and_rounds():
-    result = made(
-        SLOW, FAST, curve("auto", [0.7, 0.5, 0.46, 0.2], kind="auto"), curve("local_only", [0.0] * 4, kind="end")
-    )
-
-    found = [(one.said, place) for one, place in result.front]
-
-    assert sorted(found) == [("0.1", 0), ("0.1", 1), ("0.1", 2), ("auto", 1), ("auto", 3)]
-
-
-def test_a_value_that_diverged_is_neither_best_nor_on_a_front():
-    lost = curve("5", [0.1, INF])
-    broken = curve("6", [0.1, 0.1], broken=True)
-    result = made(curve("1", [0.9, 0.8]), lost, broken)
-
-    assert result.best.setting.said == "1"
-    assert {one.said for one, _ in result.front} == {"1"}
-    assert [one.said for one in result.worth] == ["1"]
-    assert values_table(result)["mark"].to_list() == ["best, front", "diverged", "diverged"]
-    assert "diverged: 5, 6" in sentences(result)
-
-
-def test_where_all_diverged_nothing_is_best():
-    result = made(curve("1", [NAN, NAN]))
-
-    assert result.best is None
-    assert sentences(result)[-1] == "no value has a finite loss on valid rows within the budget"
-
-
-def test_gradients_that_are_not_reported_stay_unknown():
-    known = curve("2", [0.9, 0.8], gradients=np.array([[3.0, 6.0]]))
-
-    table = values_table(made(curve("1", [0.9, 0.8]), known))
-
-    assert table["gradients_needed"].to_list() == [None, 6.0]
 
 
 def test_rounds_that_report_no_steps_are_counted_as_silent(swept, tmp_path):
@@ -189,37 +39,6 @@ def test_rounds_that_report_no_steps_are_counted_as_silent(swept, tmp_path):
     assert (whole.silent, part.silent, none.silent) == (0, 2, 4)
     assert part.gradients.tolist() == [[0.0, 4.0]]
     assert none.gradients is None
-
-
-def test_only_the_best_value_and_auto_are_told_of():
-    result = made(SLOW, FAST, curve("auto", [0.9] * 4, kind="auto"))
-    lines = ("ditto:lam=1: steady", "ditto:lam=0.1: shaky", "ditto:lam=auto: chose 3")
-
-    assert told(replace(result, told=lines)) == ["ditto:lam=1: steady", "ditto:lam=auto: chose 3"]
-
-
-def test_the_sentences_tell_what_to_do_next():
-    ends = [curve("local_only", [0.6] * 4, kind="end"), curve("fedavg", [0.2] * 4, kind="end")]
-    free = sentences(made(SLOW, FAST, *ends, left_out=["99"]))
-    tight = sentences(made(SLOW, FAST, *ends, mb=2.0))
-
-    assert free[0] == "left out, for the method refuses them: lam 99"
-    assert free[1].startswith(
-        "best: lam=1 at round 4 (4 MB per client, valid loss 0.3); next is lam=0.1, 0.14 above it"
-    )
-    assert "better than local_only (+0.3 [+0.3, +0.3]), worse than fedavg (-0.1 [-0.1, -0.1])" in free[2]
-    assert free[3] == "1 is the smallest value that was tried: others beyond it may be better"
-    assert free[4] == "its valid loss still fell at the last round: more rounds may help"
-    assert tight[0].startswith("best within 2 MB per client: lam=0.1 at round 2")
-    assert tight[-1].endswith("plures compare -m 'ditto:lam=0.1' --rounds 2")
-
-
-def test_the_cheapest_value_within_noise_is_told():
-    cheap = curve("2", [0.3005, 0.3005], noise=0.1)
-
-    said = sentences(made(curve("1", [0.9, 0.3]), cheap))
-
-    assert "as good within noise, and cheapest: lam=2, which needs 1 rounds and 1 MB per client" in said
 
 
 @pytest.mark.parametrize(
@@ -440,13 +259,13 @@ def test_finished_runs_are_not_run_again(swept):
 def test_the_files_say_what_the_result_says(swept, tmp_path):
     _, result, _ = swept
     points, values, summary = save_tradeoff(result, tmp_path)
-    about = json.loads(summary.read_text())
+    found = json.loads(summary.read_text())
 
     assert pl.read_csv(points).height == 5 * 2
     assert pl.read_csv(values)["value"].to_list()[:3] == ["0", "0.1", "10"]
-    assert about["best"]["value"] == result.best.setting.said
-    assert about["budget"] == {"mb": 1.0, "rounds": None}
-    assert about["said"] == sentences(result)
+    assert found["best"]["value"] == result.best.setting.said
+    assert found["budget"] == {"mb": 1.0, "rounds": None}
+    assert found["said"] == sentences(result)
 
 
 def test_runs_that_were_evaluated_at_other_rounds_are_refused(swept):

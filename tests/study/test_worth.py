@@ -9,6 +9,8 @@ import pytest
 
 from plures.data import from_arrays, load
 from plures.errors import BadData, BadFile, Unsupported
+from plures.report.worth import picture, plt
+from plures.solvers import Penalized, outlook
 from plures.study.worth import ENDS, WAYS, How, save_worth, summary, worth_of
 
 PLAIN = How(ridge=1e-6)
@@ -82,6 +84,7 @@ def test_the_table_tells_every_client(between):
         table["predicted_gain_over_alone"], table["predicted_alone"] - table["predicted_auto"]
     )
     gaining = int((table["gain_over_alone"] > 0).sum())
+    assert "16 predicted" in between.sentences[-1]
     assert f"{gaining} of 16 gain over alone" in between.sentences[-1]
 
 
@@ -122,14 +125,35 @@ def test_a_client_without_test_rows_is_left_out_and_named():
     assert summary(worth)["left_out"] == ["b"]
 
 
+def uneven(radius, *, num=4):
+    """The first client has a fifth of the others' rows."""
+    whole = federation(radius, num=num)
+    kept = np.concatenate([np.arange(60 * k, 60 * k + (60 if k else 12)) for k in range(num)])
+    owner = np.repeat([f"c{k}" for k in range(num)], 60)[kept]
+    return from_arrays(whole.x[kept], whole.y[kept], owner, task="regression", shares=(0.4, 0.2, 0.4))
+
+
+def test_predictions_for_one_lam_are_not_those_for_own_lams():
+    worth = worth_of(uneven(0.45, num=16), PLAIN)
+
+    models = Penalized(worth.clients).solve([worth.degree.lam]).own[0]
+    one, each = (
+        outlook(worth.clients, worth.degree, models, worth.lams[way]).penalized for way in ("auto", "auto each")
+    )
+    table = worth.table
+    assert abs(one[0] - each[0]) > 0.01 * one[0]
+    np.testing.assert_allclose(table["predicted_auto"], one, rtol=1e-4)
+    np.testing.assert_allclose(table["predicted_auto_each"], each, rtol=1e-4)
+    np.testing.assert_allclose(
+        table["predicted_gain_over_global"], table["predicted_global"] - table["predicted_auto"]
+    )
+    assert summary(worth)["predicted_excess_loss"]["auto"] == pytest.approx(table["predicted_auto"].mean())
+    assert f"predicted excess loss {table['predicted_auto'].mean():.3g}" in worth.sentences[0]
+
+
 def test_weights_by_examples_give_the_pooled_model():
     """One client has fewer rows than the others: only by examples is the global model that of all rows."""
-    whole = federation(1.0, num=4)
-    kept = np.concatenate([np.arange(60 * k, 60 * k + (60 if k else 12)) for k in range(4)])
-    owner = np.repeat([f"c{k}" for k in range(4)], 60)[kept]
-    uneven = from_arrays(whole.x[kept], whole.y[kept], owner, task="regression", shares=(0.4, 0.2, 0.4))
-
-    worth = worth_of(uneven, How(ridge=1e-6, weighting="examples"))
+    worth = worth_of(uneven(1.0), How(ridge=1e-6, weighting="examples"))
 
     train, test = (worth.rows.parts[split] for split in ("train", "test"))
     tables = [np.c_[table, np.ones(len(table))] for table in train.tables]
@@ -140,16 +164,93 @@ def test_weights_by_examples_give_the_pooled_model():
     )
 
 
-def test_valid_rows_are_heard_where_predictions_are_wrong(between):
-    worse = {**between.valid, "auto": between.valid[between.rival] + np.linspace(0.1, 0.3, 16)}
+@pytest.mark.parametrize("gain", [0.0, 0.2])
+def test_where_valid_rows_are_clearly_against_auto_all_answers_are_theirs(between, gain, tmp_path, monkeypatch):
+    """Valid rows' own lam is advised where it clearly beats the rival, and else the rival."""
+    level, steps = between.valid[between.rival], np.linspace(0.1, 0.3, 16)
+    losses = {**between.valid, "auto": level + steps, "valid": level - gain * steps + (gain == 0) * (steps - 0.2)}
 
-    wrong = replace(between, valid=worse)
+    wrong = replace(between, valid=losses)
 
+    verdict = "yes" if gain else between.rival
+    head = {
+        "yes": f"yes: federate, and keep a model each with lam = {between.validated.lam:.3g}",
+        "alone": "no: train alone",
+        "global": "one model for all is about as good as it gets",
+    }[verdict]
     assert between.doubt is None
     assert wrong.doubt.mean == pytest.approx(0.2)
-    assert "valid rows speak against it" in wrong.sentences[1]
-    assert f"take lam = {between.validated.lam:.3g}" in wrong.sentences[1]
+    assert summary(wrong)["verdict"] == wrong.verdict == verdict
+    assert wrong.sentences[0].startswith(f"{head}; this is by valid rows, which speak clearly against lam =")
+    assert drawn(wrong, tmp_path, monkeypatch).get_suptitle() == head
     assert summary(wrong)["valid_rows_disagree"]
+    assert f"on test rows lam = {wrong.lams['valid' if gain else 'auto'][0]:.3g} is at" in wrong.sentences[3]
+
+
+def drawn(worth, folder, monkeypatch):
+    """The picture, before it is thrown away."""
+    kept = []
+    with monkeypatch.context() as patch:
+        patch.setattr(plt, "close", kept.append)
+        picture(worth, folder / "worth.png")
+    plt.close(kept[0])
+    return kept[0]
+
+
+def test_few_clients_are_said_to_tell_little():
+    few = worth_of(uneven(0.6), PLAIN)
+
+    assert few.doubt is not None
+    assert few.sentences[0].endswith("as far as 4 clients can tell")
+
+
+def test_a_place_in_the_picture_is_one_client(between, tmp_path, monkeypatch):
+    right = drawn(between, tmp_path, monkeypatch).axes[1]
+
+    alone, shared = (line.get_ydata() for line in right.lines if len(line.get_ydata()) == 16)
+    table = between.table.sort("gain_over_alone", descending=True)
+    np.testing.assert_allclose(alone, table["gain_over_alone"])
+    np.testing.assert_allclose(shared, table["gain_over_global"])
+    assert right.get_xlabel() == "clients, sorted by their gain over training alone"
+    ticks = right.get_xticks()
+    assert len(ticks) > 2
+    assert all(tick == round(tick) and 1 <= tick <= 16 for tick in ticks)
+
+
+def test_it_is_said_what_the_interval_of_lam_assumes(between):
+    assert (
+        f"if models scatter alike in every direction with 95 % probability between {between.degree.low:.3g}"
+        in (between.sentences[1])
+    )
+
+
+def test_one_number_of_evidence_is_not_several(between):
+    scarce = replace(between, degree=replace(between.degree, freedom=1.2))
+
+    assert "(1 number of evidence)" in scarce.sentences[1]
+
+
+@pytest.mark.parametrize(("size", "axes", "fits"), [(1.0, None, True), (3.0, None, False), (1.0, 2, False)])
+def test_it_is_said_whether_lam_fits_the_columns_as_they_come(size, axes, fits):
+    whole = federation(0.45, rows=240)
+    owner = np.repeat([f"c{k:02d}" for k in range(16)], 240)
+    other = from_arrays(size * whole.x, whole.y, owner, task="regression", shares=(0.4, 0.2, 0.4))
+
+    worth = worth_of(other, How(ridge=1e-6, axes=axes))
+
+    assert worth.rows.as_given == fits
+    start = "lam is for principal axes of columns" if axes else "lam is for columns"
+    assert worth.sentences[2].startswith(
+        f"{start} on one scale" + (", as these are" if fits else "; these are not")
+    )
+
+
+def test_long_work_says_where_it_is():
+    heard = []
+
+    worth_of(federation(0.45, num=3), How(num_lams=5), heard.append)
+
+    assert [stage.split(":")[0] for stage in heard] == ["statistics", "path", "valid rows, test rows"]
 
 
 def test_a_rival_that_test_rows_deny_is_named(between):
@@ -179,8 +280,12 @@ def test_two_classes_are_a_logistic_model_and_more_a_multinomial_one():
 def test_what_cannot_be_answered_is_refused():
     with pytest.raises(Unsupported, match="linear models of a density task cannot be compared"):
         worth_of(load("density"), How())
-    with pytest.raises(BadData, match="1 clients have training and test rows; two or more are needed"):
+    with pytest.raises(BadData, match="1 client has training and test rows; two or more are needed"):
         worth_of(federation(0.1, num=1), How())
+    with pytest.raises(BadData, match=r"no client has test rows, .* as --shares 0.6,0.2,0.2 says"):
+        worth_of(federation(0.1, shares=(0.8, 0.2, 0.0)), How())
+    with pytest.raises(Unsupported, match="these clients have no input columns"):
+        worth_of(load("mean_estimation"), How())
 
 
 @pytest.mark.parametrize("name", ["school", "heart"])

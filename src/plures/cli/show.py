@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import jax
+from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +22,7 @@ from plures.engine import Settings, prepare
 from plures.engine.state import least_rounds
 from plures.registry import DATASETS, METHODS, PARTITIONERS, PERSONALIZERS, WORLDS, Entry, Registry
 from plures.report.terminal import plain_table
+from plures.study.fronts import counted
 from plures.types import Plan
 
 
@@ -40,7 +46,7 @@ def data_tables() -> list[Table]:
 
 def columns_table(found: Summary) -> Table:
     """What every column of an own table was taken for."""
-    table = plain_table(Text(f"{found.title}: {found.rows:,} rows, {found.clients:,} clients"))
+    table = plain_table(Text(f"{found.title}: {counted(found.rows, 'row')}, {counted(found.clients, 'client')}"))
     for name in ("column", "taken for", "missing", "levels"):
         table.add_column(name, justify="right" if name == "missing" else "left")
     for column in found.columns:
@@ -111,13 +117,62 @@ def method_page(entry: Entry) -> list[Any]:
     for name, parameter in entry.options.items():
         needed = parameter.default is inspect.Parameter.empty
         options.add_row(name, "(from the data)" if needed else _said(parameter.default))
-    blocks: list[Any] = [f"{entry.title}: {entry.summary}", "", (module.__doc__ or "").strip(), "", options]
+    more = (inspect.getdoc(entry.factory) or "").partition("\n")[2].strip()
+    blocks: list[Any] = [Prose(f"{entry.title}: {entry.summary}"), "", Prose(module.__doc__ or ""), "", options]
+    blocks += [Prose(more), ""] if more else []
     if entry.name in METHODS:
         blocks.append(_traffic(entry))
     if entry.degree:
         blocks.append(f"degree of collaboration: {entry.degree} (plures tradeoff sweeps it)")
     blocks += [f"limit: {limit.text} -> {limit.same_served_as}" for limit in entry.limits]
     return blocks
+
+
+@dataclass(frozen=True)
+class Prose:
+    """A docstring for the terminal: sentences fill its width, formulas stay as they are where they fit."""
+
+    text: str
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield from map(Text, laid_out(self.text.replace("``", ""), options.max_width))
+
+
+def laid_out(text: str, width: int) -> list[str]:
+    """The lines of a docstring in a width; a line that is indented or has wide gaps is a formula.
+
+    >>> laid_out("Some words\\nand more.\\n\\n    x  =  a + b", 20)
+    ['Some words and more.', '', '    x  =  a + b']
+    """
+    found = list[str]()
+    for kind, some in groupby(inspect.cleandoc(text).splitlines(), _kind):
+        lines = list(some)
+        if kind == "words":
+            found += textwrap.wrap(" ".join(lines), width, break_on_hyphens=False)
+        else:
+            found += [part for line in lines for part in _folded(line, width)]
+    return found
+
+
+def _kind(line: str) -> str:
+    if not line:
+        return "nothing"
+    return "formula" if re.search(r"^\s|\S\s{2,}\S", line) else "words"
+
+
+def _folded(line: str, width: int) -> list[str]:
+    """A long formula broken at its gaps, or else between words; what follows stands under its second column."""
+    start = re.match(r"\s*\S+(?: \S+)*?\s{2,}", line)
+    hang = start.end() if start and start.end() <= width // 2 else len(line) - len(line.lstrip()) + 4
+    found = list[str]()
+    while len(line) > width:
+        gaps = [gap.start() for gap in re.finditer(r"\s{2,}", line) if width // 2 < gap.start() <= width]
+        cut = gaps[-1] if gaps else line.rfind(" ", 0, width + 1)
+        if cut <= hang:
+            break
+        found.append(line[:cut].rstrip())
+        line = " " * hang + line[cut:].lstrip()
+    return [*found, line]
 
 
 def _traffic(entry: Entry) -> str:

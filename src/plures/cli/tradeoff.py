@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -18,10 +21,11 @@ from plures.config import Study
 from plures.data import Federation
 from plures.errors import BadValue
 from plures.report.terminal import plain_table, study_bars
-from plures.study.fronts import Budget, unit_of
+from plures.study.compare import StudyProgress, run_folder
+from plures.study.fronts import Budget, counted, unit_of
 from plures.study.sweep import Sweep, often, plan_sweep
 from plures.study.tradeoff import Tradeoff, play_sweep
-from plures.study.tradeoff_words import LEGEND, save_tradeoff, sentences, told, values_table
+from plures.study.tradeoff_words import LEGEND, ends_early, save_tradeoff, sentences, told, values_table
 
 console = Console()
 
@@ -33,7 +37,11 @@ def tradeoff_command(
         str | None, typer.Option(help="What is swept, e.g. lam or mapper.lam; else what the method declares.")
     ] = None,
     values: Annotated[
-        str | None, typer.Option(help="Values of it, e.g. 0.01,0.1,1; else around its default.")
+        str | None,
+        typer.Option(
+            help="Values of it, e.g. 0.01,0.1,1; else 9 of them from 1/256 to 256 times its default (whole numbers: from 1/8 "
+            "to 8 times), or 11 from 0.001 to 100 where the default is auto or 0."
+        ),
     ] = None,
     budget_mb: Annotated[float | None, typer.Option(help="The most megabytes per client.")] = None,
     budget_rounds: Annotated[int | None, typer.Option(help="The most rounds.")] = None,
@@ -48,7 +56,7 @@ def tradeoff_command(
     study = _study(context.params)
     seen, _ = study.check()
     sweep = _sweep(study, seen, swept, Budget(budget_mb, budget_rounds))
-    play_tradeoff(study, sweep, out, swept)
+    play_tradeoff(study, replace(sweep, asked=asked_of(context)), out, swept)
 
 
 def numbers_of(text: str) -> list[float]:
@@ -63,6 +71,22 @@ def numbers_of(text: str) -> list[float]:
         raise BadValue(
             "values", text, "numbers such as 0.01,0.1,1 (auto is run anyway where it is taken)"
         ) from None
+
+
+OWN = ("methods", "rounds", "option", "values", "budget_mb", "budget_rounds", "eval_every", "out")
+ALWAYS = ("data", "epochs", "batch", "lr", "optimizer")
+
+
+def asked_of(context: typer.Context) -> str:
+    """The options of the command but its own, as they are typed: data and plan, and what differs from its default."""
+    words = []
+    for one in context.command.params:
+        given = context.params.get(one.name or "")
+        if one.name in OWN or given in (None, [], ()) or (given == one.default and one.name not in ALWAYS):
+            continue
+        each = given if isinstance(given, list | tuple) else [given]
+        words += [f"{one.opts[0]} {quote(str(value))}" for value in each]
+    return " ".join(words)
 
 
 def _study(given: Mapping[str, Any]) -> Study:
@@ -104,7 +128,7 @@ def play_tradeoff(study: Study, sweep: Sweep, out: Path | None, swept: Mapping[s
     claim(folder, resolved)
     tell_kept(folder)
     with noted() as notes, study_bars(console) as tell:
-        result = play_sweep(sweep, out=folder, progress=tell, config=resolved)
+        result = play_sweep(sweep, out=folder, progress=with_estimate(tell, sweep, folder), config=resolved)
     files = save_tradeoff(result, folder)
     console.print(tradeoff_table(result))
     console.print(LEGEND, style="dim")
@@ -122,7 +146,38 @@ def tell_kept(folder: Path) -> None:
     """Say how many runs are there already."""
     kept = len(list(folder.glob("runs/*/*/done.json")))
     if kept:
-        say(f"{kept} finished runs are kept from before in {folder}")
+        say(f"{counted(kept, 'finished run')} kept from before in {folder}")
+
+
+def with_estimate(
+    tell: Callable[[StudyProgress], None],
+    sweep: Sweep,
+    folder: Path,
+    clock: Callable[[], float] = time.monotonic,
+) -> Callable[[StudyProgress], None]:
+    """The hook, which also says how long the sweep will still take when the first of its runs is over."""
+    jobs = [run_folder(folder, label, seed) / "done.json" for label in sweep.built for seed in sweep.seeds]
+    waiting = [index for index, file in enumerate(jobs) if not file.exists()]
+    start, more = clock(), len(waiting) - 1
+
+    def also(at: StudyProgress) -> None:
+        tell(at)
+        if more > 0 and at.index == waiting[0] and at.run.round == at.run.rounds:
+            left = said_time(more * (clock() - start))
+            console.print(f"about {left} left: {counted(more, 'more run')} like the first", soft_wrap=True)
+
+    return also
+
+
+def said_time(seconds: float) -> str:
+    """A time in the unit in which it is read best.
+
+    >>> said_time(7.4), said_time(300), said_time(9000)
+    ('7 s', '5 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def tradeoff_table(result: Tradeoff) -> Table:
@@ -130,12 +185,15 @@ def tradeoff_table(result: Tradeoff) -> Table:
     scored = result.metric != "loss"
     rows = values_table(result).to_dicts()
     unit, per_mb = unit_of(max((row["mb_needed"] or 0.0 for row in rows), default=0.0))
-    table = plain_table(Text(f"{result.sweep.degree.text}: {result.option} swept, {result.sweep.rounds} rounds"))
+    rounds = counted(result.sweep.rounds, "round")
+    table = plain_table(Text(f"{result.sweep.degree.text}: {result.option} swept, {rounds}"))
     table.add_column(result.option, no_wrap=True)
+    # Under a budget test rows are read later than the other columns are about.
+    when = "test\n{}\nat end" if ends_early(result) else "test\n{}"
     columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        "test\nloss": lambda row: _number(row["test_loss"]),
+        when.format("loss"): lambda row: _number(row["test_loss"]),
         "±": lambda row: _number((row["test_loss_high"] - row["test_loss_low"]) / 2),
-        **({f"test\n{result.metric}": lambda row: _number(row["test_score"])} if scored else {}),
+        **({when.format(result.metric): lambda row: _number(row["test_score"])} if scored else {}),
         "valid\nloss": lambda row: _number(row["valid_loss"]),
         "rounds\nneeded": lambda row: _count(row["rounds_needed"]),
         f"{unit} per\nclient": lambda row: _number(row["mb_needed"] and row["mb_needed"] * per_mb),
@@ -143,7 +201,7 @@ def tradeoff_table(result: Tradeoff) -> Table:
     }
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("mark")
+    table.add_column("mark", no_wrap=True, min_width=10)
     for number, row in enumerate(rows):
         last = number + 1 < len(rows) and rows[number + 1]["kind"] != row["kind"]
         table.add_row(
@@ -158,14 +216,26 @@ def _mark(words: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Three digits or so, however small."""
+    """Three digits or so, however small or large.
+
+    >>> [_number(value) for value in (0.5, 12.345, 12345.6, 1.84e29, 1.2e-7)]
+    ['0.500', '12.3', '12346', '1.8e29', '1.2e-7']
+    """
     if value is None or not math.isfinite(value):
         return "-"
-    return f"{value:.3f}" if value == 0 or 0.01 <= abs(value) < 10 else f"{value:.3g}"
+    size = abs(value)
+    if value == 0 or 0.01 <= size < 10:
+        return f"{value:.3f}"
+    if 0.001 <= size < 1e5:
+        return f"{value:.3g}" if size < 999 else f"{value:.0f}"
+    digits, _, power = f"{value:.1e}".partition("e")
+    return f"{digits}e{int(power)}"
 
 
 def _count(value: float | None, *, more: bool = False) -> str:
-    return "-" if value is None else f"{value:,.0f}{'+' if more else ''}"
+    if value is None:
+        return "-"
+    return f"{f'{value:,.0f}' if value < 1e6 else _number(value)}{'+' if more else ''}"
 
 
 def _drawn(result: Tradeoff, folder: Path) -> list[Path]:

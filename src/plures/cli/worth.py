@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from plures.cli.data import Name, data_part, file_name_of, say, takes_data, tell_notes
+from plures.cli.data import Name, data_part, file_name_of, say, table_options, takes_data, tell_notes
+from plures.data.own.words import counted
 from plures.report.terminal import WORTH_LEGEND, worth_clients_table, worth_table
 from plures.solvers.degree import PlugIn
 from plures.study.worth import How, Worth, save_worth, worth_of
@@ -32,18 +35,41 @@ def worth_command(
 ) -> None:
     """Should I federate? How clients differ against their noise, the strength that follows, who gains and who loses."""
     how = How(loss=loss, axes=axes, ridge=ridge, weighting=weighting, valid_share=valid_share, num_lams=lams)
-    federation = data_part(context.params).spec.whole()
-    worth = worth_of(federation, how)
+    with console.status("data") as status:
+        federation = data_part(context.params).spec.whole()
+        worth = worth_of(federation, how, status.update)
     tell_notes(federation)
     console.print(worth_table(worth))
     console.print(WORTH_LEGEND, style="dim")
     console.print(worth_clients_table(worth))
-    for line in [*worth.sentences, *_asides(worth)]:
+    for line in [*worth.sentences, *_used(worth, context.params), *_asides(worth)]:
         say(line)
     folder = out or Path("runs") / f"worth-{file_name_of(name)}"
     save_worth(worth, folder)
     say(f"picture: {_drawn(worth, folder)}")
     say(f"every client: {folder / 'clients.csv'}")
+
+
+MODELS = {
+    "least_squares": "least_squares",
+    "logistic": "logistic",
+    "multinomial": "softmax",
+    "squared_hinge": "squared_hinge",
+}
+"""The model of a method that has this loss."""
+
+
+def _used(worth: Worth, given: Mapping[str, Any]) -> list[str]:
+    """The command that uses lam, where columns are on its scale and a lam is advised."""
+    model = MODELS.get(worth.clients.link.name)
+    if worth.verdict != "yes" or not worth.rows.as_given or model is None:
+        return []
+    weighting = "" if worth.how.weighting == "clients" else ",weighting=examples"
+    more = ", with the same options of the table" if table_options(given) else ""
+    return [
+        f"to use it: plures compare --data {shlex.quote(given['name'])} --model {model}:ridge={worth.how.ridge:g} "
+        f"-m fedclup:lam={worth.lams[worth.way][0]:.3g}{weighting}{more}"
+    ]
 
 
 def _asides(worth: Worth) -> list[str]:
@@ -53,7 +79,8 @@ def _asides(worth: Worth) -> list[str]:
     found = [f"from one round of local estimates: {known}"]
     if worth.held_out:
         found.append(
-            f"{worth.held_out} clients have no valid rows: {100 * worth.how.valid_share:.0f} % of their training rows are"
+            f"{counted(worth.held_out, 'client')} without valid rows: "
+            f"{100 * worth.how.valid_share:.0f} % of the training rows are held out for them"
         )
     if worth.rows.left_out:
         found.append(f"left out, for want of training or test rows: {', '.join(sorted(worth.rows.left_out))}")

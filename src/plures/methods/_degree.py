@@ -1,24 +1,25 @@
-"""How much to collaborate, from one round: local estimates, how noisy they are, and how the losses curve.
+"""How much to collaborate, from a few rounds: how far clients' models scatter around a common one, and how noisy they are.
 
-A client finds its own best model w_i and sends it with some numbers: the estimated squared error s_i of w_i, the pull
-h s_i, and the least and largest curvature of its loss. With the Hessian H of its objective at w_i, that of its loss alone
-H0 and the covariance S of its rows' gradients there, over n rows,
+Models are taken to scatter around a common one c with variance tau^2 in every direction, and rows to have the dispersion
+phi. Then lam_i = phi / (n_i tau^2) is best for a client of n_i rows. With the gradient u and the curvatures h of its loss at c, in the
+directions of its Hessian, u_k has the variance (phi / n) h_k (1 + h_k / lam_i), so a client says how well each lam of
+a grid explains it, by two numbers:
 
-    s_i  =  tr(H^-1 S H^-1) / n          h s_i  =  tr(H^-1 S) / n
+    A(lam)  =  sum_k log(1 + h_k / lam_i)          B(lam)  =  n sum_k u_k^2 / (h_k (1 + h_k / lam_i))
 
-so for linear regression s_i = sigma^2 tr(A_i^-1) / n and h s_i = sigma^2 d / n. The server finds the heterogeneity R2 as
-the part of the spread of all w_i that noise does not explain, with weights (DerSimonian, Laird: Meta-analysis in
-clinical trials, 1986), which for equal s_i is sum_i |w_i - mean|^2 / (m - 1) - s. Then
+The server adds these up: - (A + B / phi) / 2 is the logarithm of the likelihood, B times m / (m - 1) as c is found from the same m
+clients. The share lam / (lam + e), e the mean curvature, becomes its posterior mean under the prior 2 / (1 + e / lam)^3.
+Directions that a client's rows do not bend count for nothing, so it may have fewer rows than numbers. phi is 1 for likelihoods, and for squared errors
+what is left of clients with rows to spare. c is the mean of the clients' models after some rounds of a weak pull.
 
-    lam  =  mean_i h s_i / R2          lam_i  =  h s_i / R2          for one, and for each
+Where Hessians are too large, or the loss is not convex, one round has to do: the noise s_i of a local model is a quarter of the squared distance of two
+models, each trained on a random half of the rows; R2 is the part of the spread of local models that noise does not
+explain (DerSimonian, Laird: Meta-analysis in clinical trials, 1986), by ``envelope.shrink_factor``; lam = mean_i h_i s_i / R2 with
+h_i the mean curvature between the first model and the local one. In a time T, step size times steps, a model cannot follow a pull
+much stronger than 1 / T: lam ends at a quarter of that.
 
-Where the Hessian is too large, or the loss not convex, s_i is a quarter of the squared distance of two models, each
-trained on a random half of the rows, and h the mean curvature between the first model and w_i. A fifth number then is
-the time T of a round, step size times steps: personal models cannot follow a pull of more than 1 / T, so lam ends there.
-
-R2 may come out negative by chance, so it goes by the posterior mean of s / (s + R2) (``envelope.shrink_factor``). Weak spot:
-where clients differ by much less than their noise, lam is too small by chance; with 20 clients the error is then 15 to 30
-percent above the best, and still far below training alone.
+Weak spot: where clients differ by much less than their noise, lam is too small by chance; with 20 clients the error is then 15
+to 30 percent above the best, and still far below training alone.
 """
 
 from __future__ import annotations
@@ -28,69 +29,52 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from plures import tree
 from plures.aggregate.points import cleaned, usable
 from plures.envelope import Bounds, shrink_factor
-from plures.local import num_steps, objective, per_example_gradients, sgd
+from plures.local import masked_mean, num_steps, objective, per_example_gradients, sgd
 from plures.methods._part import NEWTON_MOST, Part, newton
-from plures.types import Batch, Data, Info, Key, Method, Plan, Rows, Tree, Weights
+from plures.models.build import cross_entropy, half_squared_error, logistic_loss
+from plures.types import Data, Info, Key, Method, Plan, Rows, Tree, Weights, then
 
-FLATTEST = 1e-4  # of the largest curvature: what the least one is at least taken to be
+FLATTEST = 1e-3  # of the largest curvature: what the least one is at least taken to be
 STEEPEST = 1e3  # times the largest curvature: what lam is at most
-
-
-class Said(NamedTuple):
-    """What a client sends: its own best model, and six numbers."""
-
-    own: Array  # (d,)
-    noise: Array
-    pull: Array
-    square: Array  # tr(V^2) of the covariance V whose trace is the noise
-    least: Array
-    most: Array
-    time: Array  # of a round of the plan's steps; 0 for steps from curvature
+FOLLOWED = 0.25  # lam times the time of a round, at most
+CENTERING = 3  # rounds for the common model
+WEAK = 0.01  # of a client's mean curvature: the pull of these rounds
+GRID = np.geomspace(1e-4, 1e4, 49)  # lam over the mean curvature
+FINE = 2001
+LIKELIHOODS = (cross_entropy, logistic_loss)
 
 
 class Facts(NamedTuple):
-    """What is known after the round; a pull is that of one client over the mean of all."""
+    """What is known: the common model, lam, every client's lam over the usual one, and what they come from."""
 
     shared: Weights
     lam: Array
     factor: Array  # (N,)
+    known: Array  # (N,) whose curvature is within the bounds
     noise: Array
     heterogeneity: Array
-    alike: Array  # whether noise explains all of the spread
+    alike: Array  # whether noise explains nearly all differences
     bounds: Bounds
+    curvature: Array
+    usual: Array  # the mean of 1 / n
     time: Array
+    spare: Array  # rows beyond the numbers they determine, of all clients
     heard: Array  # how many were
 
 
-def statistics(part: Part, plan: Plan, *, exact: bool, by_plan: bool = False) -> Method:
-    """One round in which everyone says how noisy and how curved its loss is; ``by_plan``: and how long a round is."""
-
-    def start(key: Key, num_clients: int) -> Facts:
-        return blank(part.model.init(key), num_clients)
-
-    def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Said, Tree, Info]:
-        said = _by_curvature(part, key, shared, data) if exact else _by_halves(part, plan, key, shared, data)
-        time = plan.lr * jnp.asarray(num_steps(data.train, plan), jnp.float32) if by_plan else jnp.zeros(())
-        return said._replace(time=time), private, {}
-
-    def merge(server: Facts, uploads: Said, weights: Array, uids: Array) -> Facts:
-        counts = usable(uploads, weights)
-        return concluded(part, server, cleaned(uploads, counts), counts, uids)
-
-    return Method(
-        model=part.model,
-        start=start,
-        send=lambda server, uid: server.shared,
-        train=train,
-        merge=merge,
-        serve=lambda key, shared, private, data: shared,
-        predict=part.model.apply,
-        plan=plan,
+def blank(shared: Weights, num_clients: int) -> Facts:
+    """Nothing known yet."""
+    zero, one = jnp.zeros(()), jnp.ones(())
+    nobody = jnp.zeros(num_clients, bool)
+    bounds = Bounds(one, one)
+    return Facts(
+        shared, one, jnp.ones(num_clients), nobody, zero, zero, zero > 0, bounds, one, one, zero, one, zero
     )
 
 
@@ -99,87 +83,197 @@ def is_exact(part: Part) -> bool:
     return part.convex and part.size <= NEWTON_MOST
 
 
-def blank(shared: Weights, num_clients: int) -> Facts:
-    """Nothing known yet."""
-    zero, one = jnp.zeros(()), jnp.ones(())
-    return Facts(shared, one, jnp.ones(num_clients), zero, zero, zero > 0, Bounds(one, one), zero, zero)
+def statistics(part: Part, plan: Plan, *, by_plan: bool) -> Method:
+    """The rounds, the last of them one, in which everyone says how its loss curves and its model scatters.
+
+    ``by_plan``: clients will train by the plan's steps.
+    """
+    if not is_exact(part):
+        return _halves(part, plan)
+    return then(_centering(part, plan), CENTERING, _likelihood(part, plan, by_plan), everyone=True)
 
 
-def concluded(part: Part, server: Facts, said: Said, counts: Array, uids: Array) -> Facts:
-    """The degree that the clients which were heard speak for; they start from the mean of their models."""
-    number = counts.sum()
-    spread, left, alike = heterogeneity(said, counts)
-    most = jnp.where(counts, said.most, 0.0).max()
-    most = jnp.where(most > 0, most, 1.0)
-    least = jnp.where(counts, said.least, jnp.inf).min()
-    bounds = Bounds(jnp.clip(least, FLATTEST * most, most), most)
-    pull = _mean(said.pull, counts)
-    lam = jnp.where(spread > 0, pull / jnp.maximum(left, 1e-30), most)
-    time = _mean(said.time, counts)
-    lam = jnp.clip(lam, 1e-6 * most, jnp.where(time > 0, 1 / jnp.maximum(time, 1e-30), STEEPEST * most))
-    factor = jnp.where(counts, said.pull / jnp.maximum(pull, 1e-30), 1.0)
-    factors = server.factor.at[uids].set(jnp.clip(factor, 1e-3, 1e3))
-    middle = part.vector(server.shared)
-    middle = jnp.where(number > 0, tree.weighted_mean(said.own, counts.astype(jnp.float32)), middle)
-    shared = part.put(middle, part.rest(server.shared))
-    noise = _mean(said.noise, counts)
-    return Facts(shared, lam, factors, noise, left, alike, bounds, time, number.astype(jnp.float32))
+class Asked(NamedTuple):
+    """What a client is asked about: a common model, the mean curvature and the mean of all 1 / n."""
+
+    shared: Weights
+    curvature: Array
+    usual: Array
 
 
-def heterogeneity(said: Said, counts: Array) -> tuple[Array, Array, Array]:
-    """The spread of models, the part R2 of it that their noise does not explain, and whether noise explains it all."""
-    noise = said.noise
-    usual = jnp.nanmedian(jnp.where(counts, noise, jnp.nan))
-    usual = jnp.where(jnp.isnan(usual), 0.0, usual) + 1e-30
-    weight = jnp.where(counts, usual / (0.5 * (noise + usual)), 0.0)
-    total = jnp.maximum(weight.sum(), 1e-30)
-    share = weight / total
-    apart = weight @ jnp.square(said.own - share @ said.own).sum(1)
-    chance = jnp.maximum((weight * noise * (1 - share)).sum(), 1e-30)
-    free = jnp.maximum(total - (weight * share).sum(), 1e-30)
-    square = jnp.maximum(jnp.where(counts, said.square, 0.0).sum(), 1e-30)
-    freedom = jnp.maximum((counts.sum() - 1) * jnp.where(counts, noise**2, 0.0).sum() / square, 1.0)
-    shrink = shrink_factor(apart / chance, freedom, jax.scipy.special.gammainc, xp=jnp)
-    left = jnp.where(apart > 1e3 * chance, apart - chance, chance * (1 - shrink) / shrink) / free
-    several = counts.sum() > 1
-    return jnp.where(several, apart / free, 0.0), left, several & (apart <= chance)
+class Local(NamedTuple):
+    """A client's model under a weak pull, and the mean and the largest curvature of its loss."""
+
+    own: Array
+    curvature: Array
+    most: Array
 
 
-def _mean(values: Array, counts: Array) -> Array:
-    return jnp.where(counts, values, 0.0).sum() / jnp.maximum(counts.sum(), 1)
+def _centering(part: Part, plan: Plan) -> Method:
+    """Rounds for the common model: the mean of models that a weak pull holds."""
+
+    def train(key: Key, facts: Asked, private: Tree, data: Data) -> tuple[Local, Tree, Info]:
+        here = part.vector(facts.shared)
+        risk = part.risk(key, part.rest(facts.shared), data.train.all())
+        bent = jax.hessian(risk)(here)
+        mean = jnp.maximum(jnp.trace(bent) / part.size, 1e-30)
+        own = newton(lambda x: risk(x) + 0.5 * WEAK * mean * jnp.square(x - here).sum(), here)
+        return Local(own, mean, jnp.linalg.eigvalsh(bent)[-1]), private, {}
+
+    def merge(server: Facts, uploads: Local, weights: Array, uids: Array) -> Facts:
+        counts = usable(uploads, weights)
+        sent = cleaned(uploads, counts)
+        middle = tree.weighted_mean(sent.own, counts.astype(jnp.float32))
+        middle = jnp.where(counts.any(), middle, part.vector(server.shared))
+        most = jnp.maximum(jnp.where(server.heard > 0, server.bounds.most, 0.0), sent.most.max())
+        return server._replace(
+            shared=part.put(middle, part.rest(server.shared)),
+            bounds=Bounds(most, most),
+            curvature=jnp.where(counts.any(), _mean(sent.curvature, counts), 1.0),
+            usual=jnp.where(counts.any(), _mean(1 / jnp.maximum(weights, 1.0), counts), 1.0),
+            heard=jnp.maximum(server.heard, counts.sum()),
+        )
+
+    return _asking(part, plan, train, merge)
 
 
-def _by_curvature(part: Part, key: Key, shared: Weights, data: Data) -> Said:
-    """Newton's method for the own model, and Hessians there; the largest curvature also at the first model."""
-    batch, rest, here = data.train.all(), part.rest(shared), part.vector(shared)
+class Told(NamedTuple):
+    """What a client says of the grid, and of its rows."""
+
+    volume: Array  # (G,) A
+    misfit: Array  # (G,) B
+    left: Array  # n times twice the least loss, or what stands for the dispersion times ``spare``
+    spare: Array
+    inverse: Array  # tr(H^-1) / n
+    least: Array
+    most: Array
+    time: Array
+
+
+def _likelihood(part: Part, plan: Plan, by_plan: bool) -> Method:
+    """The round in which clients weigh the grid."""
+    ridge = part.curvature()
+
+    def train(key: Key, facts: Asked, private: Tree, data: Data) -> tuple[Told, Tree, Info]:
+        told = weighed(part, ridge, key, facts, data)
+        time = plan.lr * jnp.asarray(num_steps(data.train, plan), jnp.float32) if by_plan else jnp.zeros(())
+        return told._replace(time=time), private, {}
+
+    def merge(server: Facts, uploads: Told, weights: Array, uids: Array) -> Facts:
+        counts = usable(uploads, weights)
+        return concluded(part, server, cleaned(uploads, counts), counts, weights, uids)
+
+    return _asking(part, plan, train, merge)
+
+
+def weighed(part: Part, ridge: float, key: Key, facts: Asked, data: Data) -> Told:
+    """A client's evidence for every lam of the grid, which for n rows is lam / n over the mean of all 1 / n."""
+    batch, rest, here = data.train.all(), part.rest(facts.shared), part.vector(facts.shared)
     risk = part.risk(key, rest, batch)
-    curvature = jax.hessian(risk)
-    first = jnp.linalg.eigvalsh(curvature(here))
-    # A hair of the usual curvature keeps directions that a few rows do not show from running away.
-    hair = 1e-3 * jnp.maximum(first.mean(), 1e-30)
-    own = newton(lambda x: risk(x) + 0.5 * hair * jnp.square(x - here).sum(), here)
-    bent = curvature(own) + hair * jnp.eye(part.size)
-    values, vectors = jnp.linalg.eigh(bent)
-    values = jnp.maximum(values, 0.1 * hair)
-    slopes = _slopes(part, key, part.put(own, rest), batch) @ vectors  # (rows, d)
+    values, vectors = jnp.linalg.eigh(jax.hessian(risk)(here))
+    slope = jax.grad(risk)(here) @ vectors
     rows = jnp.asarray(data.train.count, jnp.float32)
-    # Rows that shaped the model lie too near it: the covariance is over as many fewer.
-    used = jnp.clip((1 - hair / values).sum(), 0.0, 0.9 * rows)
-    spread = slopes.T @ slopes / (jnp.maximum(rows - used, 1.0) * jnp.maximum(rows, 1.0))  # S / n
-    cover, pull = spread / jnp.outer(values, values), (jnp.diagonal(spread) / values).sum()
-    most = jnp.maximum(first[-1], values[-1] - hair)
-    return Said(own, jnp.trace(cover), pull, jnp.square(cover).sum(), values[0] - hair, most, jnp.zeros(()))
+    # What only a ridge bends says nothing of rows.
+    on = values > jnp.maximum(2 * ridge, 1e-5 * values[-1])
+    safe = jnp.where(on, values, 1.0)
+    own = 1 / jnp.maximum(rows * facts.usual, 1e-30)
+    lams = jnp.clip(own, 1e-3, 1e3) * facts.curvature * jnp.asarray(GRID, jnp.float32)[:, None]
+    under = 1 + jnp.where(on, values, 0.0) / lams  # (G, d)
+    misfit = rows * jnp.where(on, slope**2 / (safe * under), 0.0).sum(1)
+    known = on.sum().astype(jnp.float32)
+    spare = jnp.maximum(rows - known, 0.0)
+    left = _left(part, key, facts.shared, data, jnp.where(on, slope**2 / safe, 0.0).sum(), vectors, on, safe)
+    inverse = jnp.where(on, 1 / safe, 0.0).sum() / jnp.maximum(rows, 1)
+    return Told(jnp.log(under).sum(1), misfit, left * spare, spare, inverse, values[0], values[-1], jnp.zeros(()))
 
 
-def _slopes(part: Part, key: Key, weights: Weights, batch: Batch) -> Array:
-    """(rows, d) the gradients of single rows, less their mean; 0 for rows that do not count."""
-    found = per_example_gradients(part.model, key, weights, batch)
-    flat = jax.vmap(lambda one: part.vector(Weights(one, weights.stats)))(found)
-    mean = flat.sum(0) / jnp.maximum(batch.mask.sum(), 1)
-    return jnp.where(batch.mask[:, None], flat - mean, 0.0)
+def _left(
+    part: Part, key: Key, shared: Weights, data: Data, fall: Array, vectors: Array, on: Array, safe: Array
+) -> Array:
+    """A client's dispersion: 1 for likelihoods, sigma^2 for squared errors, what its rows' gradients say for others."""
+    model, batch = part.model, data.train.all()
+    if model.loss in LIKELIHOODS:
+        return jnp.ones(())
+    rows = jnp.asarray(data.train.count, jnp.float32)
+    spare = jnp.maximum(rows - on.sum(), 1.0)
+    if model.loss is half_squared_error:
+        outputs, _ = model.forward(key, shared, batch.x, batch.mask)
+        least = jnp.maximum(2 * masked_mean(model.loss(outputs, batch.y), batch.mask) - fall, 0.0)
+        return rows * least / spare
+    found = per_example_gradients(model, key, shared, batch)
+    slopes = jax.vmap(lambda one: part.vector(Weights(one, shared.stats)))(found) @ vectors
+    return jnp.where(on, jnp.square(slopes) / safe, 0.0).sum() / jnp.maximum(rows * on.sum(), 1.0)
 
 
-def _by_halves(part: Part, plan: Plan, key: Key, shared: Weights, data: Data) -> Said:
+def concluded(part: Part, server: Facts, told: Told, counts: Array, weights: Array, uids: Array) -> Facts:
+    """lam and what belongs to it, from what the clients that were heard say."""
+    number = counts.sum()
+    spare = jnp.where(counts, told.spare, 0.0).sum()
+    likely = part.model.loss in LIKELIHOODS
+    size = jnp.ones(()) if likely else jnp.where(counts, told.left, 0.0).sum() / jnp.maximum(spare, 1.0)
+    size = jnp.maximum(size, 1e-30)
+    volume, misfit = (jnp.where(counts[:, None], one, 0.0).sum(0) for one in (told.volume, told.misfit))
+    misfit = misfit / size * number / jnp.maximum(number - 1, 1)
+    share, flat = posterior(-0.5 * (volume + misfit))
+    most = jnp.maximum(server.bounds.most, jnp.where(counts, told.most, 0.0).max())
+    least = jnp.where(counts, told.least, jnp.inf).min()
+    time = _mean(told.time, counts)
+    lam = server.curvature * jnp.where(number > 1, share / jnp.maximum(1 - share, 1e-6), 1.0)
+    lam = jnp.clip(lam, 1e-6 * most, jnp.where(time > 0, FOLLOWED / jnp.maximum(time, 1e-30), STEEPEST * most))
+    factor = jnp.where(counts, 1 / jnp.maximum(weights * server.usual, 1e-30), 1.0)
+    noise = size * _mean(told.inverse, counts)
+    return server._replace(
+        lam=lam,
+        factor=server.factor.at[uids].set(jnp.clip(factor, 1e-3, 1e3)),
+        known=server.known.at[uids].set(counts),
+        noise=noise,
+        heterogeneity=part.size * size * server.usual / lam,
+        alike=(number > 1) & flat,
+        bounds=Bounds(jnp.clip(least, FLATTEST * most, most), most),
+        time=time,
+        spare=jnp.where(likely, 1.0, spare),
+        heard=number.astype(jnp.float32),
+    )
+
+
+def posterior(likely: Array) -> tuple[Array, Array]:
+    """The posterior mean of lam / (lam + e), and whether the likelihood still grows at the largest lam.
+
+    >>> share, alike = posterior(-0.5 * 400.0 * jnp.log(jnp.asarray(GRID) / 2.0) ** 2)  # sharp, at twice the curvature
+    >>> round(float(share), 2), bool(alike)
+    (0.67, False)
+    """
+    coarse, fine = np.log(GRID), np.linspace(np.log(GRID[0]), np.log(GRID[-1]), FINE)
+    t = jnp.asarray(np.exp(-fine), jnp.float32)
+    mass = jnp.interp(jnp.asarray(fine), jnp.asarray(coarse), likely) + jnp.log(t) - 3 * jnp.log1p(t)
+    weight = jax.nn.softmax(mass)
+    return (weight / (1 + t)).sum(), likely.argmax() == len(GRID) - 1
+
+
+class Said(NamedTuple):
+    """What a client says that cannot send Hessians: its local model, and some numbers."""
+
+    own: Array  # (d,)
+    noise: Array
+    pull: Array
+    most: Array
+    time: Array
+
+
+def _halves(part: Part, plan: Plan) -> Method:
+    """One round of local models, trained on all rows and on two halves of them."""
+
+    def train(key: Key, facts: Asked, private: Tree, data: Data) -> tuple[Said, Tree, Info]:
+        return halved(part, plan, key, facts.shared, data), private, {}
+
+    def merge(server: Facts, uploads: Said, weights: Array, uids: Array) -> Facts:
+        counts = usable(uploads, weights)
+        return _by_spread(part, server, cleaned(uploads, counts), counts, uids)
+
+    return _asking(part, plan, train, merge)
+
+
+def halved(part: Part, plan: Plan, key: Key, shared: Weights, data: Data) -> Said:
     """Models trained on all rows and on two halves of them, by the plan."""
     loss, here = objective(part.model), part.vector(shared)
     key_half, key_train = jax.random.split(key)
@@ -198,7 +292,74 @@ def _by_halves(part: Part, plan: Plan, key: Key, shared: Weights, data: Data) ->
     moved = jnp.square(own - here).sum()
     turned = part.slope(key, part.put(own, part.rest(shared)), data) - part.slope(key, shared, data)
     curvature = jnp.maximum((turned * (own - here)).sum(), 0.0) / jnp.maximum(moved, 1e-30)
-    most = part.steepness(key, shared, data)
-    pull, nothing = curvature * noise, jnp.zeros(())
-    # Nothing is known of its directions: as if all noise lay in one.
-    return Said(own, noise, pull, jnp.square(noise), nothing, jnp.maximum(most, curvature), nothing)
+    most = jnp.maximum(part.steepness(key, shared, data), curvature)
+    return Said(
+        own, noise, curvature * noise, most, plan.lr * jnp.asarray(num_steps(data.train, plan), jnp.float32)
+    )
+
+
+def _by_spread(part: Part, server: Facts, said: Said, counts: Array, uids: Array) -> Facts:
+    number = counts.sum()
+    left, alike = heterogeneity(said, counts)
+    most = jnp.where(counts, said.most, 0.0).max()
+    most = jnp.where(most > 0, most, 1.0)
+    pull, time = _mean(said.pull, counts), jnp.maximum(_mean(said.time, counts), 1e-30)
+    lam = jnp.where(number > 1, pull / jnp.maximum(left, 1e-30), most)
+    factor = jnp.where(counts, said.pull / jnp.maximum(pull, 1e-30), 1.0)
+    middle = tree.weighted_mean(said.own, counts.astype(jnp.float32))
+    middle = jnp.where(number > 0, middle, part.vector(server.shared))
+    return server._replace(
+        shared=part.put(middle, part.rest(server.shared)),
+        lam=jnp.clip(lam, 1e-6 * most, FOLLOWED / time),
+        factor=server.factor.at[uids].set(jnp.clip(factor, 1e-3, 1e3)),
+        known=server.known.at[uids].set(counts),
+        noise=_mean(said.noise, counts),
+        heterogeneity=left,
+        alike=alike,
+        bounds=Bounds(FLATTEST * most, most),
+        time=time,
+        heard=number.astype(jnp.float32),
+    )
+
+
+def heterogeneity(said: Said, counts: Array) -> tuple[Array, Array]:
+    """R2, the part of the spread of models that their noise does not explain, and whether noise explains it all."""
+    noise = said.noise
+    usual = jnp.nanmedian(jnp.where(counts, noise, jnp.nan))
+    usual = jnp.where(jnp.isnan(usual), 0.0, usual) + 1e-30
+    weight = jnp.where(counts, usual / (0.5 * (noise + usual)), 0.0)
+    total = jnp.maximum(weight.sum(), 1e-30)
+    share = weight / total
+    apart = weight @ jnp.square(said.own - share @ said.own).sum(1)
+    chance = jnp.maximum((weight * noise * (1 - share)).sum(), 1e-30)
+    free = jnp.maximum(total - (weight * share).sum(), 1e-30)
+    # Nothing is known of the directions of noise: as if all lay in one.
+    freedom = jnp.maximum(counts.sum() - 1.0, 1.0)
+    shrink = jnp.clip(shrink_factor(apart / chance, freedom, jax.scipy.special.gammainc, xp=jnp), 1e-6, 1 - 1e-6)
+    left = jnp.where(apart > 1e3 * chance, apart - chance, chance * (1 - shrink) / shrink) / free
+    return left, (counts.sum() > 1) & (apart <= chance)
+
+
+def _mean(values: Array, counts: Array) -> Array:
+    return jnp.where(counts, values, 0.0).sum() / jnp.maximum(counts.sum(), 1)
+
+
+def _asking(part: Part, plan: Plan, train: object, merge: object) -> Method:
+    """A prelude whose state is what is known so far."""
+
+    def start(key: Key, num_clients: int) -> Facts:
+        return blank(part.model.init(key), num_clients)
+
+    def send(server: Facts, uid: Array) -> Asked:
+        return Asked(server.shared, server.curvature, server.usual)
+
+    return Method(
+        model=part.model,
+        start=start,
+        send=send,
+        train=train,  # type: ignore[arg-type]
+        merge=merge,  # type: ignore[arg-type]
+        serve=lambda key, facts, private, data: facts.shared,
+        predict=part.model.apply,
+        plan=plan,
+    )

@@ -148,7 +148,7 @@ class Part:
         found = here - self.vector(after) + self.ridge * here
         return jnp.where(jnp.asarray(data.train.count) > 0, found, 0.0)
 
-    def steepness(self, key: Key, weights: Weights, data: Data) -> Array:
+    def steepness(self, key: Key, weights: Weights, data: Data, *, turns: Array | int = POWER_STEPS) -> Array:
         """L: about the largest curvature of f at the weights, by power iterations on some of the rows."""
         rows = data.train.take(jnp.arange(min(max(data.train.capacity, 1), POWER_ROWS)))
         slope, here = jax.grad(self.risk(key, self.rest(weights), rows)), self.vector(weights)
@@ -159,7 +159,7 @@ class Part:
             return jax.grad(lambda x: slope(x) @ unit)(here)
 
         first = jax.random.normal(key, here.shape)
-        return jnp.linalg.norm(jax.lax.fori_loop(0, POWER_STEPS, turn, first))
+        return jnp.linalg.norm(jax.lax.fori_loop(0, turns, turn, first))
 
     def curvature(self) -> float:
         """mu: how strongly convex f is at least, by its penalties alone; the model's is taken as separable."""

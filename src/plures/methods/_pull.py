@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from plures.envelope import Bounds, client_step, envelope, num_inner, server_ste
 from plures.errors import BadValue, UnknownChoice
 from plures.local import begin, descend, num_steps, objective
 from plures.methods._degree import FLATTEST, Facts, is_exact
-from plures.methods._part import make_part
+from plures.methods._part import POWER_STEPS, Part, make_part
 from plures.types import Data, Info, Key, Model, Plan, Tree, Weights
 
 LAMS = ("auto", "own", "valid", "valid-own")
@@ -43,6 +44,7 @@ class Steps(NamedTuple):
     alpha: Array
     inner: Array
     fresh: Array
+    known: Array  # whether the step size fits the client's own curvature
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +122,17 @@ class Descent:
                 "local", how.local, '"auto" or "sgd": nothing bounds the curvature of a model that is not convex'
             )
         exact = is_exact(make_part(model, None, 0.0)) if how.local == "auto" else how.local == "steps"
+        for name, given in (("alpha", how.alpha), ("inner", None if how.inner == "auto" else how.inner)):
+            if given is not None and not exact:
+                raise BadValue(name, given, 'left out: clients train by the plan here (local="sgd")')
         return Descent(model, plan, how, exact)
 
-    def steps(self, bounds: Bounds, lam: Array) -> Steps:
+    @cached_property
+    def part(self) -> Part:
+        """All of the model as a vector."""
+        return make_part(self.model, None, 0.0)
+
+    def steps(self, bounds: Bounds, lam: Array, known: Array) -> Steps:
         """What curvature says of the step size and the number of steps, where the user did not."""
         alpha = jnp.full_like(lam, self.how.alpha) if self.how.alpha is not None else client_step(bounds, lam)
         if isinstance(self.how.inner, str):
@@ -132,9 +142,11 @@ class Descent:
             inner = jnp.full_like(lam, self.how.inner)
         shrink = (bounds.most - bounds.least) / (bounds.most + lam)
         fresh = jnp.ceil(math.log(NEARLY) / jnp.log(jnp.clip(shrink, 1e-30, 1 - FLATTEST)))
-        known = self.exact and self.how.gamma == "auto"
-        over = 1 + lam / bounds.most if known else jnp.ones_like(lam)
-        return Steps(lam, over, alpha, inner.astype(jnp.int32), fresh.astype(jnp.int32))
+        relaxed = self.exact and self.how.gamma == "auto"
+        over = 1 + lam / bounds.most if relaxed else jnp.ones_like(lam)
+        return Steps(
+            lam, over, alpha, inner.astype(jnp.int32), fresh.astype(jnp.int32), jnp.broadcast_to(known, lam.shape)
+        )
 
     def own(self, key: Key, own: Weights, shared: Weights, steps: Steps, data: Data) -> tuple[Weights, Info]:
         """The personal model after a round's steps."""
@@ -156,7 +168,11 @@ class Descent:
         self, key: Key, first: Weights, shared: Weights, steps: Steps, data: Data, plan: Plan, total: Array
     ) -> tuple[Weights, Info]:
         # A step longer than 1 / lam would go past the shared model: it is shortened.
-        size = steps.alpha if self.exact else jnp.minimum(1.0, 1.0 / jnp.maximum(plan.lr * steps.lam, 1e-30))
+        size = (
+            self._fitting(key, first, steps, data)
+            if self.exact
+            else jnp.minimum(1.0, 1.0 / jnp.maximum(plan.lr * steps.lam, 1e-30))
+        )
 
         def adjust(grads: Tree, params: Tree) -> Tree:
             pull = tree.scale(steps.lam, tree.subtract(params, shared.params))
@@ -166,6 +182,12 @@ class Descent:
         done = descend(key, state, data.train, plan, objective(self.model), stop=total, adjust=adjust)
         made = total.astype(jnp.float32)
         return done.weights, {"loss": done.loss / jnp.maximum(made, 1), "steps": made}
+
+    def _fitting(self, key: Key, first: Weights, steps: Steps, data: Data) -> Array:
+        """The step size; a client whose curvature nobody knows looks at it first."""
+        turns = jnp.where(steps.known, 0, POWER_STEPS)
+        most = 1.1 * self.part.steepness(key, first, data, turns=turns)
+        return jnp.where(steps.known, steps.alpha, jnp.minimum(steps.alpha, 1 / (most + steps.lam)))
 
 
 def gamma_of(how: How, bounds: Bounds, lam: Array) -> Array:
@@ -183,20 +205,37 @@ def refusal(how: How, name: str, exact: bool, facts: Facts) -> str | None:
             f"{name}: {wanted} needs statistics, and no client could give any (no training rows, or numbers that are not "
             "finite); give lam as a number and local='sgd'"
         )
+    if how.lam in ("auto", "own") and facts.spare < 1:
+        return (
+            f"{name}: lam={how.lam!r} needs statistics, and no client has more rows than its model has numbers, so noise cannot be "
+            "told from signal; give lam as a number, or lam='valid'"
+        )
     if not exact:
         return None
-    lam = float(facts.lam if isinstance(how.lam, str) else how.lam) * (SPACING**2 if how.lanes > 1 else 1.0)
-    most = float(facts.bounds.most)
+    lam, most = top_lam(how, facts), float(facts.bounds.most)
     if how.alpha is not None and how.alpha >= 2 / (most + lam):
         return (
             f"{name}: client steps of alpha = {how.alpha:g} diverge: the loss curves by up to L = {most:.3g}, so alpha must be "
             f"below 2 / (L + lam) = {2 / (most + lam):.3g}; {1 / (most + lam):.3g} would do"
         )
-    if not isinstance(how.gamma, str) and lam > 0:
-        steep = float(envelope(facts.bounds, lam).most)
-        if how.gamma >= 2 / steep:
-            return (
-                f"{name}: server steps of gamma = {how.gamma:g} diverge: gamma must be below 2 / L_g = {2 / steep:.3g} "
-                f"at lam = {lam:.3g}; {1 / steep:.3g} would do"
-            )
+    if not isinstance(how.gamma, str):
+        return too_long(name, "server steps of gamma", "gamma", how.gamma, facts.bounds, lam)
     return None
+
+
+def too_long(name: str, what: str, option: str, given: float, bounds: Bounds, lam: float) -> str | None:
+    """Why a step on the envelope diverges, if it does."""
+    steep = float(envelope(bounds, lam).most) if lam > 0 else 0.0
+    if given * steep < 2:
+        return None
+    return (
+        f"{name}: {what} = {given:g} diverge: {option} must be below 2 / L_g = {2 / steep:.3g} at lam = {lam:.3g}; "
+        f"{1 / steep:.3g} would do"
+    )
+
+
+def top_lam(how: How, facts: Facts) -> float:
+    """The largest lam that any client will have."""
+    lam = float(facts.lam) if isinstance(how.lam, str) else how.lam
+    most = float(facts.factor.max()) if how.lam == "own" else 1.0
+    return lam * most * SPACING ** ((how.lanes - 1) / 2)

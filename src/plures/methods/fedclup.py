@@ -50,13 +50,13 @@ def fedclup(
     num_lams: int = 5,
     newcomer_epochs: int = 20,
 ) -> Method:
-    """Personal models tied to a shared one by a penalty of strength ``lam``, chosen from one round of statistics.
+    """Personal models tied to a shared one by a penalty of strength ``lam``, chosen from statistics.
 
-    ``lam`` is a number in the unit of curvature, "auto" (one for all from one round of statistics), "own" (the same,
-    for each client by its own noise), "valid" (``num_lams`` of them side by side, around the automatic one; valid
+    ``lam`` is a number in the unit of curvature, "auto" (one for all, from a few rounds of statistics), "own" (lam / n for
+    a client of n rows), "valid" (``num_lams`` of them side by side, around the automatic one; valid
     rows choose) or "valid-own" (a client leaves that choice where its own valid rows clearly say so). ``gamma`` is
     "auto", "mean" (1 / lam) or a number. ``local="steps"``: ``inner`` full-batch steps of size ``alpha``, both found
-    from curvature; "sgd": the plan's steps, with the pull added, and plain averaging; "auto" is "steps" for convex models of up to 200
+    from curvature; "sgd": the plan's steps, with the pull added, and averaging, a bit faster where lam is automatic; "auto" is "steps" for convex models of up to 200
     numbers. ``absent`` is what a partial cohort stands for: "sampled", "stale" or "unbiased". ``aggregate`` is a robust
     aggregator in the mean's place; with liars about, give ``lam`` as a number. A newcomer goes from the shared model to its own best one.
     """

@@ -10,7 +10,8 @@ a round is a run of tails of random length, one exchange, and a run of heads. Wi
 neighborhood of the optimum, not at it. The problem is FedCLUP's with w_g minimized out.
 
 Hanzely, Richtarik: Federated Learning of a Mixture of Global and Local Models, arXiv 2002.05516; their alpha is m times
-ours. p = lam / (L + lam) and alpha = 1 / (2 max(L / (1 - p), lam / p)) are theirs too. ``coin="fixed"`` puts runs of the
+ours. p = lam / (L + lam) and alpha = 1 / (2 max(L / (1 - p), lam / p)) are theirs too; we keep p in [0.02, 0.95] and runs below
+ten times their mean. ``coin="fixed"`` puts runs of the
 mean length in place of random ones. In a partial cohort the mean is that of those who are there, and the others wait.
 """
 
@@ -24,9 +25,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
+from plures.envelope import Bounds
 from plures.errors import BadValue, UnknownChoice
 from plures.local import num_steps
-from plures.methods._penalized import Own, Server, Upload, penalized, told
+from plures.methods._penalized import Own, Server, Upload, has_rows, penalized, told
 from plures.methods._pull import Descent, How, Steps
 from plures.methods.fedclup import keeping
 from plures.registry import Limit, method
@@ -83,8 +85,12 @@ def l2gd(
         raise BadValue("lam", lam, '0 or more, or "auto": all clients toss one coin, so they share one lam')
     how = How(lam=lam, gamma="mean", local=local, weighting=weighting)
     descent = Descent.of(model, plan, how)
-    base = penalized(descent, "l2gd", keeping(descent))
+    if not descent.exact and (p is not None or alpha is not None):
+        raise BadValue(
+            "p" if p is not None else "alpha", p or alpha, 'left out: clients train by the plan here (local="sgd")'
+        )
     tossed = _Coin(descent, p, alpha, coin)
+    base = penalized(descent, "l2gd", keeping(descent), check=tossed.check)
 
     def send(server: Server, uid: Array) -> Array:
         return tossed.tails(server)
@@ -95,7 +101,7 @@ def l2gd(
 
         after, info = jax.vmap(lane)(own.weights, own.steps, tails)
         told = {name: values.mean() for name, values in info.items()}
-        return Upload(after, ()), own._replace(weights=after, trained=jnp.asarray(True)), told
+        return Upload(after, ()), own._replace(weights=after, trained=has_rows(data)), told
 
     def answer(server: Server, uid: Array) -> Answer:
         return Answer(server.shared, tossed.heads(server))
@@ -129,6 +135,17 @@ class _Coin(NamedTuple):
     def chance(self, lam: Array, most: Array) -> Array:
         """p, of the best rate unless given."""
         return jnp.full_like(lam, self.p) if self.p is not None else jnp.clip(lam / (most + lam), LEAST_P, MOST_P)
+
+    def check(self, lam: float, bounds: Bounds) -> str | None:
+        """Why alpha diverges, if it does: either step must be less than 2 over its curvature."""
+        chance = float(self.chance(jnp.asarray(lam, jnp.float32), jnp.asarray(bounds.most)))
+        limit = 2 / max(float(bounds.most) / (1 - chance), lam / chance)
+        if self.alpha is None or self.alpha < limit:
+            return None
+        return (
+            f"l2gd: steps of alpha = {self.alpha:g} diverge: alpha must be below 2 / max(L / (1 - p), lam / p) = {limit:.3g} "
+            f"with p = {chance:.3g}; {limit / 4:.3g} would do"
+        )
 
     def tails(self, server: Server) -> Array:
         """(G,) how many steps on their own loss all clients make in this round."""

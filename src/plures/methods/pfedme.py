@@ -20,9 +20,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
+from plures.envelope import Bounds
 from plures.errors import BadValue
 from plures.methods._penalized import Client, Server, penalized
-from plures.methods._pull import Descent, How, Steps
+from plures.methods._pull import Descent, How, Steps, too_long
 from plures.registry import Limit, method
 from plures.types import Data, Info, Key, Method, Model, Plan, Weights
 
@@ -72,10 +73,13 @@ def pfedme(
 
     descent = Descent.of(model, plan, how)
 
+    def check(lam: float, bounds: Bounds) -> str | None:
+        return None if eta is None else too_long("pfedme", "steps of eta", "eta", eta, bounds, lam)
+
     def speed(server: Server) -> Array:
         return jnp.full_like(server.lam, beta)
 
-    return penalized(descent, "pfedme", _moving(descent, eta, local_rounds), speed=speed)
+    return penalized(descent, "pfedme", _moving(descent, eta, local_rounds), speed=speed, check=check)
 
 
 def _moving(descent: Descent, eta: float | None, local_rounds: int) -> Client:

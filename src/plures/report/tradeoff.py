@@ -1,7 +1,8 @@
-"""Pictures of a sweep: error and rounds against the degree of collaboration, and error against bytes."""
+"""Pictures of a sweep: error, rounds, bytes and gradients against the degree, and error against bytes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,9 @@ import numpy as np
 import polars as pl
 
 from plures.report.figures import COLORS
-from plures.study.fronts import said_mb, unit_of
-from plures.study.statistics import bootstrap
-from plures.study.tradeoff import Curve, Tradeoff
-from plures.study.tradeoff_words import values_table
+from plures.study.fronts import counted, said_mb, unit_of
+from plures.study.tradeoff import Curve, Tradeoff, interval
+from plures.study.tradeoff_words import ends_early, values_table
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -27,6 +27,7 @@ BLUE, AMBER, GREEN, RED = COLORS[0], COLORS[1], COLORS[2], COLORS[5]
 INK, FAINT = "0.25", "0.6"
 STAR: dict[str, Any] = {"marker": "*", "ms": 17, "color": AMBER, "mec": "black", "mew": 0.8, "ls": "", "zorder": 5}
 RING: dict[str, Any] = {"marker": "o", "ms": 12, "mfc": "none", "mec": AMBER, "mew": 1.6, "ls": ""}
+PAPER = {"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1}
 END_LOOKS = {"local_only": (GREEN, (0, (5, 2))), "fedavg": (COLORS[3], (0, (1.5, 1.5)))}
 END_WORDS = {"local_only": "alone", "fedavg": "one model for all"}
 
@@ -41,69 +42,85 @@ def tradeoff_pictures(result: Tradeoff, folder: Path) -> list[Path]:
     return [folder / name for name in drawn]
 
 
+COSTS = {
+    "rounds_needed": "rounds\nneeded",
+    "mb_needed": "{} per\nclient",
+    "gradients_needed": "gradients\nper client",
+}
+
+
 def degree_figure(result: Tradeoff) -> Any:
-    """Above: the test loss against the option, with its interval; below: the rounds each value needs."""
+    """Above: the test loss against the option, with its interval; below: rounds, traffic and gradients that it needs.
+
+    Gradients are left out where no value reports them.
+    """
     table = values_table(result)
+    unit, per_mb = unit_of(max((one for one in table["mb_needed"] if one is not None), default=1.0))
+    table = table.with_columns(pl.col("mb_needed").cast(pl.Float64) * per_mb)
     values = table.filter(pl.col("kind") == "value").sort("number")
     auto = table.filter(pl.col("kind") == "auto")
+    swept = table.filter(pl.col("kind") != "end")
+    costs = [name for name in COSTS if name == "rounds_needed" or not swept[name].is_null().all()]
     figure, axes = plt.subplots(
-        2,
+        1 + len(costs),
         2 if auto.height else 1,
-        figsize=(7.6, 6.2),
+        figsize=(7.6, 4.2 + 1.5 * len(costs)),
         layout="constrained",
         squeeze=False,
         sharex="col",
         sharey="row",
-        gridspec_kw={"height_ratios": [2.1, 1], **({"width_ratios": [14, 1]} if auto.height else {})},
+        gridspec_kw={
+            "height_ratios": [2.3, *(1 for _ in costs)],
+            **({"width_ratios": [14, 1]} if auto.height else {}),
+        },
     )
     _errors(axes[0, 0], result, values)
-    _rounds(axes[1, 0], result, values)
+    for axis, name in zip(axes[1:, 0], costs, strict=True):
+        _cost(axis, result, values, name, swept[name].cast(pl.Float64).max())
+        _house(axis, COSTS[name].format(unit), "What it costs, with the rounds needed" if name == costs[0] else "")
     if auto.height:
-        _auto(axes[:, 1], auto.row(0, named=True))
-    _degree_axis(axes[1, 0], values["number"].to_numpy())
-    axes[1, 0].set_xlabel(f"{result.option} of {_short(result.sweep.degree.text)}")
+        _auto(axes[:, 1], auto.row(0, named=True), (_compared(result), *costs))
+    _degree_axis(axes[-1, 0], values["number"].to_numpy())
+    axes[-1, 0].set_xlabel(f"{result.option} of {_short(result.sweep.degree.text)}")
+    figure.align_ylabels(axes[:, 0])
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
 def _errors(axis: Any, result: Tradeoff, values: pl.DataFrame) -> None:
-    x = values["number"].to_numpy()
+    x, rounds = values["number"].to_numpy(), counted(result.sweep.rounds, "round")
     axis.fill_between(x, values["test_loss_low"], values["test_loss_high"], color=BLUE, alpha=0.16, lw=0)
-    axis.plot(
-        x,
-        values["test_loss"],
-        "o-",
-        color=BLUE,
-        lw=2,
-        ms=5,
-        label=f"test loss after {result.sweep.rounds} rounds, 95 % interval",
-    )
+    known = values["test_loss_low"].is_finite().any()
+    label = f"test loss after {rounds}{', 95 % interval' if known else ''}"
+    axis.plot(x, values["test_loss"], "o-", color=BLUE, lw=2, ms=5, label=label)
     valid = values["valid_loss"].cast(pl.Float64).fill_null(np.nan)
-    axis.plot(x, valid, "-", color=FAINT, lw=1.2, label=f"valid loss at the best round{_under(result)}")
-    for end in result.ends:
+    when = f"at the last round{_under(result)}" if ends_early(result) else f"after {rounds}"
+    axis.plot(x, valid, "-", color=FAINT, lw=1.2, label=f"valid loss {when}")
+    for end in _sane_ends(result):
         color, style = END_LOOKS[end.setting.said]
-        level = bootstrap(end.test_losses)
-        axis.axhline(
-            level.mean, color=color, ls=style, lw=1.8, label=f"{END_WORDS[end.setting.said]} ({end.setting.said})"
-        )
-    _star(axis, result, values, "test_loss")
+        label = f"{END_WORDS[end.setting.said]} ({end.setting.said})"
+        axis.axhline(interval(end.test_losses).mean, color=color, ls=style, lw=1.8, label=label)
+    _star(axis, result, values, _compared(result))
     _house(axis, "loss of the personal models", "What the degree of collaboration buys")
     _steady_limits(axis, values, result)
 
 
-def _rounds(axis: Any, result: Tradeoff, values: pl.DataFrame) -> None:
-    needed = values["rounds_needed"].cast(pl.Float64).fill_null(np.nan)
-    axis.plot(values["number"], needed, "s-", color=INK, lw=1.6, ms=4.5)
-    _star(axis, result, values, "rounds_needed", label=False)
-    most = max((one for curve in result.swept if (one := _rounds_of(result, curve))), default=result.sweep.rounds)
-    axis.set_ylim(0, 1.25 * most)
-    axis.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    _house(axis, "rounds needed", "What it costs")
+def _compared(result: Tradeoff) -> str:
+    """Whose line has the marks: values are chosen by valid rows, and under a budget test rows belong to a later round."""
+    return "valid_loss" if ends_early(result) else "test_loss"
 
 
-def _rounds_of(result: Tradeoff, curve: Curve) -> int | None:
-    place = result.needed(curve)
-    return None if place is None else int(curve.rounds[place])
+def _sane_ends(result: Tradeoff) -> list[Curve]:
+    return [one for one in result.ends if not result.diverged(one)]
+
+
+def _cost(axis: Any, result: Tradeoff, values: pl.DataFrame, name: str, most: Any) -> None:
+    """One cost against the option, from zero on; values of which it is unknown have no point."""
+    axis.plot(values["number"], values[name].cast(pl.Float64).fill_null(np.nan), "s-", color=INK, lw=1.6, ms=4.5)
+    _star(axis, result, values, name, label=False)
+    axis.set_ylim(0, 1.25 * (most or 1.0))
+    axis.yaxis.set_major_locator(MaxNLocator(4, integer=name == "rounds_needed"))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
 def _star(axis: Any, result: Tradeoff, values: pl.DataFrame, column: str, *, label: bool = True) -> None:
@@ -117,15 +134,15 @@ def _star(axis: Any, result: Tradeoff, values: pl.DataFrame, column: str, *, lab
         axis.plot(best["number"], best[column], **STAR, **star)
 
 
-def _auto(axes: Any, row: dict[str, Any]) -> None:
+def _auto(axes: Any, row: dict[str, Any], columns: Sequence[str]) -> None:
     """A column of its own for the value that the method chose for itself: it has no place on the axis."""
     marked = row["mark"].split(", ")
     look = (
         STAR if "best" in marked else {"marker": "D", "ms": 7, "color": BLUE, "mec": "black", "mew": 0.8, "ls": ""}
     )
-    if np.isfinite(row["test_loss"]):
+    if columns[0] == "test_loss" and np.isfinite(row["test_loss_low"]):
         axes[0].plot([0, 0], [row["test_loss_low"], row["test_loss_high"]], color=BLUE, lw=5, alpha=0.3)
-    for axis, height in zip(axes, (row["test_loss"], row["rounds_needed"]), strict=True):
+    for axis, height in zip(axes, (row[name] for name in columns), strict=True):
         if height is not None and np.isfinite(height):
             axis.plot([0], [height], **look)
             if "within noise" in marked:
@@ -134,12 +151,12 @@ def _auto(axes: Any, row: dict[str, Any]) -> None:
         axis.spines[["top", "right", "left"]].set_visible(False)
         axis.tick_params(axis="y", length=0)
         axis.set_facecolor("0.97")
-    axes[1].set_xticks([0], ["auto"])
+    axes[-1].set_xticks([0], ["auto"])
 
 
 def _steady_limits(axis: Any, values: pl.DataFrame, result: Tradeoff) -> None:
     """Limits that show what matters: a value that blew up is beyond the frame, one that diverged is named at its top."""
-    levels = [float(bootstrap(one.test_losses).mean) for one in result.ends]
+    levels = [float(interval(one.test_losses).mean) for one in _sane_ends(result)]
     shown = np.array(
         [*values.select("test_loss_low", "test_loss_high", "valid_loss").to_numpy().ravel(), *levels], float
     )
@@ -151,7 +168,7 @@ def _steady_limits(axis: Any, values: pl.DataFrame, result: Tradeoff) -> None:
         axis.set_ylim(known.min() - room, top + room)
     for number in values.filter(pl.col("mark").str.contains("diverged"))["number"]:
         place = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "top", "rotation": 90}
-        axis.annotate("diverged", (number, 0.97), color=RED, **place)
+        axis.annotate("diverged", (number, 0.97), color=RED, bbox=PAPER, **place)
 
 
 def _degree_axis(axis: Any, numbers: np.ndarray) -> None:
@@ -181,8 +198,9 @@ def front_figure(result: Tradeoff) -> Any:
     numbers = [one.setting.value for one in result.swept if one.setting.value is not None]
     colors = ScalarMappable(_norm(np.array(numbers)), COOL_TO_WARM)
     for curve in result.swept:
-        _curve(axis, curve, colors, per_mb)
-    for end in result.ends:
+        if not result.diverged(curve):
+            _curve(axis, curve, colors, per_mb)
+    for end in _sane_ends(result):
         _end(axis, end, per_mb)
     _front(axis, result, per_mb)
     _front_limits(axis, result, per_mb)
@@ -209,8 +227,6 @@ def _norm(numbers: np.ndarray) -> Normalize:
 
 
 def _curve(axis: Any, curve: Curve, colors: Any, per_mb: float) -> None:
-    if curve.diverged:
-        return
     known = np.isfinite(curve.errors)
     x, y = per_mb * curve.cost[known], curve.errors[known]
     if curve.setting.value is None:
@@ -221,12 +237,10 @@ def _curve(axis: Any, curve: Curve, colors: Any, per_mb: float) -> None:
 
 def _end(axis: Any, end: Curve, per_mb: float) -> None:
     """What costs the same after any number of rounds is a level, the rest a curve."""
-    if end.diverged:
-        return
     color, style = END_LOOKS[end.setting.said]
     known, label = np.isfinite(end.errors), f"{END_WORDS[end.setting.said]} ({end.setting.said})"
     if end.cost[0] == end.cost[-1]:
-        axis.axhline(end.errors[known].min(), color=color, ls=style, lw=1.8, label=f"{label}, at its best")
+        axis.axhline(end.errors[-1], color=color, ls=style, lw=1.8, label=f"{label}, at its end")
     else:
         axis.plot(per_mb * end.cost[known], end.errors[known], color=color, ls=style, lw=1.8, label=label)
 
@@ -244,7 +258,7 @@ def _front(axis: Any, result: Tradeoff, per_mb: float) -> None:
 
 def _front_limits(axis: Any, result: Tradeoff, per_mb: float) -> None:
     """The frame holds every curve from left to right, and in height what is near the best ones."""
-    shown = [one for one in (*result.swept, *result.ends) if not one.diverged]
+    shown = [one for one in result.curves if not result.diverged(one)]
     costs = [one.cost for one in shown if one.cost[0] < one.cost[-1]]
     errors = np.concatenate([one.errors[np.isfinite(one.errors)] for one in shown]) if shown else np.array([])
     if costs:
@@ -274,7 +288,7 @@ def _budget(axis: Any, result: Tradeoff, per_mb: float) -> None:
         "va": "top",
         "color": RED,
         "rotation": 90,
-        "bbox": {"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1},
+        "bbox": PAPER,
     }
     axis.annotate(f"budget: {said_mb(most)}", (per_mb * most, 0.98), (-3, 0), **place, **look)
 

@@ -14,6 +14,7 @@ from plures.study.worth import Worth
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 ENDS = {"alone": (COLORS[2], "-."), "global": (COLORS[3], ":")}
 FEW = 10
@@ -66,25 +67,29 @@ def _path(axis: Any, worth: Worth) -> None:
 
 
 def _gains(axis: Any, worth: Worth) -> None:
-    """What clients gain, each series sorted for itself, or by name where they are few; lines for what was predicted."""
-    table, num = worth.table, worth.table.height
+    """What clients gain, a place each: sorted by their gain over training alone; lines for what was predicted."""
+    table = worth.table.sort("gain_over_alone", descending=True, maintain_order=True)
+    num = table.height
     place, few = np.arange(1, num + 1), num <= FEW
-    by_alone = np.argsort(-table["gain_over_alone"].to_numpy(), kind="stable")
     for (way, (color, _)), marker in zip(ENDS.items(), "os", strict=True):
         gain = table[f"gain_over_{way}"].to_numpy()
-        order = by_alone if few else np.argsort(-gain, kind="stable")
         share = f"{int((gain > 0).sum())} of {num}"
-        axis.plot(
-            place, gain[order], marker, ms=8 if few else 4, color=color, label=f"over {LABELS[way]}: {share} gain"
-        )
+        axis.plot(place, gain, marker, ms=8 if few else 4, color=color, label=f"over {LABELS[way]}: {share} gain")
         ahead = table[f"predicted_gain_over_{way}"].to_numpy()
         axis.axhline(ahead.mean(), color=color, ls="--", lw=1.3, label=f"predicted mean: {ahead.mean():+.2g}")
     axis.axhline(0, color="black", lw=1)
+    room = max(0.5, 0.015 * num)
+    axis.set_xlim(1 - room, num + room)
     if few:
-        axis.set_xticks(place, [str(table["client"][int(which)]) for which in by_alone])
-        axis.set_xlim(0.5, num + 0.5)
-    under = "clients" if few else "clients, sorted by their gain"
-    plain(axis, x=under, y="test loss saved", title=f"Who gains with lam = {worth.degree.lam:.3g}")
+        axis.set_xticks(place, [str(name) for name in table["client"]])
+    else:
+        axis.set_xticks([tick for tick in MaxNLocator(integer=True).tick_values(1, num) if 1 <= tick <= num])
+    plain(
+        axis,
+        x="clients, sorted by their gain over training alone",
+        y="test loss saved",
+        title=f"Who gains with lam = {worth.degree.lam:.3g}",
+    )
     _legend(axis)
 
 

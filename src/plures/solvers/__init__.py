@@ -2,6 +2,8 @@
 
 from plures.solvers.certificate import Certificate, certify, gap_bound, objective, true_gap
 from plures.solvers.clients import Clients, as_clients, points_as_clients
+from plures.solvers.degree import PlugIn, Validated, plug_in_degree, valid_degree
+from plures.solvers.degree import statistics as degree_statistics
 from plures.solvers.fitting import ConvexClustering, Fitted, convex_clustering
 from plures.solvers.flow import Flow, flow_test, threshold
 from plures.solvers.graph import Graph, complete, from_edges, linked, mixed, nearest, sketched
@@ -16,6 +18,7 @@ from plures.solvers.penalized_rounds import Trace, ditto, fedclup, l2gd, pfedme
 from plures.solvers.quadratic import Quadratics, Solved
 from plures.solvers.rounds import douglas_rachford, fista, linearized_admm
 from plures.solvers.scalings import FACTORS, from_alpha, l2gd_strength, to_alpha
+from plures.solvers.settled import Outlook, Settled, outlook, settled_degree
 from plures.solvers.solve import Problem, Solution, solve
 from plures.solvers.theorems import apart_bound, fused_bound
 
@@ -33,15 +36,19 @@ __all__ = [
     "Interval",
     "Link",
     "Optimality",
+    "Outlook",
     "Partition",
     "Path",
     "Penalized",
     "Placed",
+    "PlugIn",
     "Problem",
     "Quadratics",
+    "Settled",
     "Solution",
     "Solved",
     "Trace",
+    "Validated",
     "apart_bound",
     "as_clients",
     "certified_interval",
@@ -50,6 +57,7 @@ __all__ = [
     "consensus",
     "convex_clustering",
     "curvature_bounds",
+    "degree_statistics",
     "ditto",
     "douglas_rachford",
     "fedclup",
@@ -69,11 +77,15 @@ __all__ = [
     "mixed",
     "nearest",
     "objective",
+    "outlook",
     "pfedme",
+    "plug_in_degree",
     "points_as_clients",
+    "settled_degree",
     "sketched",
     "solve",
     "threshold",
     "to_alpha",
     "true_gap",
+    "valid_degree",
 ]

@@ -158,25 +158,31 @@ class Outlook:
         return {name: float(getattr(self, name).mean()) for name in ("alone", "shared", "penalized")}
 
 
-def outlook(clients: Clients, degree: Settled, models: Floats) -> Outlook:
-    """What clients are predicted to lose, were tau^2 and phi as found; Hessians are those at ``models`` (m, d).
+def outlook(
+    clients: Clients, degree: Settled, models: Floats, lams: Floats, *, weights: Floats | None = None
+) -> Outlook:
+    """What clients are predicted to lose with strengths ``lams`` (m,), were tau^2 and phi as found.
 
-    With C = tau^2 T^-1 the covariance of the shared model (the ridge counts as knowledge),
+    Hessians are those at ``models`` (m, d), and ``weights`` (m,) the p_i, alike unless given. With the ridge r,
+    K_i = (H_i + r + lam_i)^-1, B_i = lam_i K_i, u_i = p_i lam_i and T = sum_i u_i (I - B_i),
 
         alone       phi / (2 n_i) tr( M^2 )                     M of the ridge alone
-        penalized   phi / (2 n_i) tr( M_i^2 )  +  tr( H_i B_i (tau^2 + C) B_i ) / 2,        B_i = lam_i (H_i + lam_i)^-1
+        penalized   phi / (2 n_i) tr( M_i^2 )  +  tr( H_i B_i (tau^2 + C) B_i ) / 2
+                      +  u_i (phi / n_i - lam_i tau^2) tr( H_i K_i H_i K_i T^-1 B_i )
         shared      tr( H_i [ C_0 + tau^2 (I - P_i - P_i^T) ] ) / 2
 
-    for the pooled model sum_i P_i w_i with covariance C_0. What comes from the noise of a client's own rows grows by
-    n / (n - tr M) on new rows, n counting C - 1 times where rows are of C classes. That ridges pull to 0 is left out.
+    for the shared model with covariance C, and the pooled model sum_i P_i w_i with covariance C_0. What comes from the
+    noise of a client's own rows grows by n / (n - tr M) on new rows, n counting C - 1 times where rows are of C classes.
+    That ridges pull to 0 is left out.
     """
+    shares = np.full(clients.num, 1 / clients.num) if weights is None else weights / weights.sum()
     bends = clients.curve(models)
     place = np.arange(clients.dim)
     bends[:, place, place] -= clients.ridge
     return Outlook(
         _alone(clients, models, degree),
-        _shared(clients, bends, degree),
-        _penalized(clients, models, bends, degree),
+        _shared(clients, bends, degree, shares),
+        _penalized(clients, bends, degree, lams, shares),
     )
 
 
@@ -191,25 +197,27 @@ def _alone(clients: Clients, models: Floats, degree: Settled) -> Floats:
     return _noise(clients, knowledge(clients, models, np.full(clients.num, 1e-12 * degree.curvature)), degree)
 
 
-def _penalized(clients: Clients, models: Floats, bends: Floats, degree: Settled) -> Floats:
-    known = knowledge(clients, models, degree.own_lams)
-    ridge = clients.counts.sum() * degree.spread / degree.dispersion * np.diag(clients.ridge)
-    shared = np.linalg.inv(_lifted(known.sum(0) + ridge))
-    under = bends + np.diag(clients.ridge) + degree.own_lams[:, None, None] * np.eye(clients.dim)
-    left = degree.own_lams[:, None, None] * np.linalg.inv(under)
-    bias = np.matmul(left, np.matmul(np.eye(clients.dim) + shared, left))
-    return 0.5 * degree.spread * np.einsum("nij,nji->n", bends, bias) + _noise(clients, known, degree)
+def _penalized(clients: Clients, bends: Floats, degree: Settled, lams: Floats, shares: Floats) -> Floats:
+    eye, strong, pull = np.eye(clients.dim), lams[:, None, None], (shares * lams)[:, None, None]
+    noise = (degree.dispersion / clients.counts)[:, None, None]
+    narrow = np.linalg.inv(bends + np.diag(clients.ridge) + strong * eye)  # (m, d, d) K_i
+    known, left = np.matmul(narrow, bends), strong * narrow  # M_i, B_i
+    inverse = np.linalg.inv(_lifted((pull * (eye - left)).sum(0)))
+    own = np.matmul(known, narrow)  # K_i H_i K_i
+    middle = pull**2 * (degree.spread * np.matmul(known, known.swapaxes(1, 2)) + noise * own)
+    around = degree.spread * eye + inverse @ middle.sum(0) @ inverse
+    # A client's own noise and difference are in the shared model too; at the most probable lams these two cancel.
+    shared = 2.0 * pull * (noise - strong * degree.spread) * np.matmul(own, inverse)
+    off = np.matmul(np.matmul(left, around) + shared, left)
+    return 0.5 * np.einsum("nij,nji->n", bends, off) + _noise(clients, known, degree)
 
 
-def _shared(clients: Clients, bends: Floats, degree: Settled) -> Floats:
-    total = bends.mean(0) + np.diag(clients.ridge)
-    parts = np.linalg.solve(_lifted(total), bends) / clients.num  # (m, d, d) P_i
+def _shared(clients: Clients, bends: Floats, degree: Settled, shares: Floats) -> Floats:
+    weighed = shares[:, None, None] * bends
+    inverse = np.linalg.inv(_lifted(weighed.sum(0) + np.diag(clients.ridge)))
+    parts = np.matmul(inverse, weighed)  # (m, d, d) P_i
     turned = parts.swapaxes(1, 2)
-    scatter = degree.spread * np.matmul(parts, turned).sum(0)
-    noise = np.matmul(
-        np.linalg.solve(_lifted(total), bends / (clients.counts * clients.num**2)[:, None, None]).sum(0),
-        np.linalg.inv(_lifted(total)),
-    )
-    common = scatter + degree.dispersion * noise
+    noise = inverse @ ((shares / clients.counts)[:, None, None] * weighed).sum(0) @ inverse
+    common = degree.spread * np.matmul(parts, turned).sum(0) + degree.dispersion * noise
     around = common + degree.spread * (np.eye(clients.dim) - parts - turned)
     return 0.5 * np.einsum("nij,nji->n", bends, around)

@@ -11,13 +11,20 @@ from numpy.typing import NDArray
 from plures.errors import BadValue
 
 TOLERANCE = 0.01
-"""Of the way from the first evaluation of a curve to its best one: what is that near the best is as good."""
+"""Of the range of the losses of a sweep: what is that near a curve's best point is as good."""
+
+GAIN = 1e-4
+"""Of that range: a dearer point that gains no more is not on the front."""
+
+WILD = 1e3
+"""Times the largest loss of the first evaluation: what ends above that diverged, though it is a number."""
 
 
-def pareto(costs: NDArray[np.floating], errors: NDArray[np.floating]) -> NDArray[np.bool_]:
+def pareto(costs: NDArray[np.floating], errors: NDArray[np.floating], slack: float = 0.0) -> NDArray[np.bool_]:
     """Which points no other one beats: none costs at most as much, errs at most as much, and less in one of them.
 
-    A point whose cost or error is no finite number is never on the front.
+    Errors that differ by at most ``slack`` are equal: a dearer point has to gain more. A point whose cost or error is no
+    finite number is never on the front.
 
     >>> pareto(np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.6, 0.4])).tolist()
     [True, False, True]
@@ -26,25 +33,44 @@ def pareto(costs: NDArray[np.floating], errors: NDArray[np.floating]) -> NDArray
     known = np.isfinite(costs) & np.isfinite(errors)
     for place in np.lexsort((errors, costs)):
         here = (float(costs[place]), float(errors[place]))
-        if known[place] and (here[1] < best or here == last):
+        if known[place] and here[1] < best - slack:
             found[place], best, last = True, here[1], here
+        elif known[place] and here[0] == last[0]:
+            found[place] = here[1] <= last[1] + slack
     return found
 
 
-def place_needed(errors: NDArray[np.floating], tolerance: float = TOLERANCE) -> int | None:
-    """The first place of a curve as good as its best one; None where no error is a finite number.
+def place_needed(errors: NDArray[np.floating], slack: float) -> int | None:
+    """The first place of a curve above its best one by at most ``slack``; None where no error is a finite number.
 
-    As good: above the best by at most ``tolerance`` of how far the best lies below the first finite error.
-
-    >>> place_needed(np.array([2.0, 1.5, 1.009, 1.0, 1.2]))
+    >>> place_needed(np.array([2.0, 1.5, 1.009, 1.0, 1.2]), 0.01)
     2
     """
-    finite = np.flatnonzero(np.isfinite(errors))
-    if not len(finite):
-        return None
-    best = errors[finite].min()
-    enough = errors[finite] <= best + tolerance * (errors[finite[0]] - best)
-    return int(finite[enough][0])
+    able = np.where(np.isfinite(errors), errors, math.inf)
+    best = able.min(initial=math.inf)
+    return int(np.flatnonzero(able <= best + slack)[0]) if math.isfinite(best) else None
+
+
+def wild_loss(first: NDArray[np.floating]) -> float:
+    """The loss above which a curve diverged, from the losses of the first evaluation of some.
+
+    What lies that far above their median diverged before it, and does not count.
+
+    >>> wild_loss(np.array([0.5, 2.0, 1e20, np.inf]))
+    2000.0
+    """
+    sizes = np.abs(first[np.isfinite(first)])
+    usual = sizes[sizes <= WILD * np.median(sizes)] if len(sizes) else sizes
+    return WILD * float(usual.max(initial=0.0)) or math.inf
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "round"), counted(1200, "round")
+    ('1 round', '1,200 rounds')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def unit_of(most_mb: float) -> tuple[str, float]:
@@ -84,7 +110,7 @@ class Budget:
     def said(self) -> str:
         """The bounds in words; empty if there are none."""
         mb = "" if self.mb is None else f"{said_mb(self.mb)} per client"
-        rounds = "" if self.rounds is None else f"{self.rounds} rounds"
+        rounds = "" if self.rounds is None else counted(self.rounds, "round")
         return " and ".join(one for one in (mb, rounds) if one)
 
     def allows(self, mb: NDArray[np.floating], rounds: NDArray[np.integer]) -> NDArray[np.bool_]:
@@ -94,7 +120,7 @@ class Budget:
         return (mb <= most_mb) & (rounds <= most_rounds)
 
 
-def best_place(errors: NDArray[np.floating], allowed: NDArray[np.bool_]) -> int | None:
-    """Where the least error of the allowed points is, the first one on ties; None if there is none."""
-    able = np.where(allowed & np.isfinite(errors), errors, math.inf)
-    return int(able.argmin()) if len(able) and np.isfinite(able.min()) else None
+def last_place(errors: NDArray[np.floating], allowed: NDArray[np.bool_]) -> int | None:
+    """The last of the allowed points; None if there is none, or if its error is no finite number."""
+    able = np.flatnonzero(allowed)
+    return int(able[-1]) if len(able) and np.isfinite(errors[able[-1]]) else None

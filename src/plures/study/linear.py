@@ -14,10 +14,13 @@ import numpy as np
 
 from plures.data import Federation
 from plures.errors import BadData, BadValue, Unsupported
-from plures.solvers.links import Floats
+from plures.solvers.links import LINKS, Floats, Link
 
 MOST_NUMBERS = 400
 """A model of more numbers than this is refused: curvatures of so many numbers are large."""
+
+NEAR = 0.1
+"""Columns that scaling moves by less than this, in deviations, are on one scale as they are."""
 
 LOSSES = {"classification": "multinomial", "binary": "logistic", "regression": "least_squares"}
 """The loss of each task; two classes are "binary" to those who ask for it."""
@@ -38,11 +41,15 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """The clients that take part, and their rows on one scale by split; ``left_out`` have no training or no test rows."""
+    """The clients that take part, and their rows on one scale by split; ``left_out`` have no training or no test rows.
+
+    ``as_given``: columns were on one scale already, but for ``NEAR``.
+    """
 
     names: tuple[str, ...]
     left_out: tuple[str, ...]
     parts: dict[str, Part]
+    as_given: bool
 
 
 def linear_parts(
@@ -51,21 +58,39 @@ def linear_parts(
     """The rows of clients that have some to train and to test on; ``deed`` is what is done with their models."""
     if federation.task not in LOSSES:
         raise Unsupported(f"linear models of a {federation.task} task cannot be {deed}; known: {', '.join(LOSSES)}")
-    counts = federation.count
-    kept = [name for name, row in zip(federation.names, counts, strict=True) if row[0] > 0 and row[2] > 0]
-    if len(kept) < 2:
-        raise BadData(f"{len(kept)} clients have training and test rows; two or more are needed")
     if not np.prod(federation.shape):
         raise Unsupported(f"these clients have no input columns; what is {deed} are linear models of columns")
+    kept = _kept(federation)
     rows = {split: [federation.rows_of(name, split) for name in kept] for split in splits}
     if any(np.ndim(y) > 1 and np.shape(y)[1] > 1 for _, y in rows["train"]):
         raise Unsupported(f"these data have several targets per row; linear models of one target can be {deed}")
-    scaled = scaler(np.concatenate([flat(x) for x, _ in rows["train"]]), axes)
+    pooled = np.concatenate([flat(x) for x, _ in rows["train"]])
+    scaled = scaler(pooled, axes)
     parts = {
         split: Part([scaled(flat(x)) for x, _ in own], [plain(y) for _, y in own]) for split, own in rows.items()
     }
     left_out = tuple(name for name in federation.names if name not in set(kept))
-    return Linear(tuple(kept), left_out, parts)
+    return Linear(tuple(kept), left_out, parts, _unmoved(pooled, scaled(pooled)))
+
+
+def _kept(federation: Federation) -> list[str]:
+    """The clients with training and test rows; two are needed."""
+    counts = federation.count
+    if not counts[:, 2].any():
+        raise BadData(
+            "no client has test rows, so models cannot be judged; a named set is split as it comes, "
+            "a table or a folder of your own as --shares 0.6,0.2,0.2 says"
+        )
+    kept = [name for name, row in zip(federation.names, counts, strict=True) if row[0] > 0 and row[2] > 0]
+    if len(kept) < 2:
+        have = "1 client has" if len(kept) == 1 else "0 clients have"
+        raise BadData(f"{have} training and test rows; two or more are needed")
+    return kept
+
+
+def _unmoved(before: Floats, after: Floats) -> bool:
+    """Whether no column was moved much."""
+    return before.shape == after.shape and bool(np.sqrt(np.square(after - before).mean(0)).max() < NEAR)
 
 
 def flat(x: Any) -> Floats:
@@ -101,6 +126,13 @@ def check_width(width: int, num_outputs: int) -> None:
             f"a model would have {numbers:,} numbers, more than {MOST_NUMBERS}: reduce the columns to their "
             f"principal axes, at most {wanted} here (--axes {min(wanted, 16)})"
         )
+
+
+def link_of(loss: str, federation: Federation) -> Link:
+    """The loss called so; "auto" is that of the task."""
+    two = federation.task == "classification" and federation.num_classes == 2
+    name = LOSSES["binary" if two else federation.task] if loss == "auto" else loss
+    return LINKS[name](max(federation.num_classes, 2)) if name == "multinomial" else LINKS[name]()
 
 
 def metric_of(loss: str) -> str:

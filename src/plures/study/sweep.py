@@ -97,7 +97,10 @@ class Degree:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sweep:
-    """Everything about a sweep that is ready to run; ``left_out`` are values of the grid that the method refuses."""
+    """Everything about a sweep that is ready to run; ``left_out`` are values of the grid that the method refuses.
+
+    ``asked``: the options of the command line that say on which data, with which model and by which plan.
+    """
 
     degree: Degree
     settings: tuple[Setting, ...]
@@ -109,6 +112,7 @@ class Sweep:
     running: Mapping[str, Any]
     costs: Mapping[str, Cost]
     left_out: tuple[str, ...] = ()
+    asked: str = ""
 
 
 @dataclass(frozen=True, eq=False)

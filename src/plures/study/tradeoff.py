@@ -1,6 +1,7 @@
 """What the degree of collaboration costs and buys: one option of a method swept, with local_only and fedavg beside it.
 
-Values are compared by the loss on valid rows, round by round; test rows are read once, when a run is over. Traffic is that of
+Values are compared by the loss on valid rows, at the last round that the budget allows; test rows are read once, when a
+run is over. Traffic is that of
 the messages; gradient evaluations are those that a method reports: at least so many where some rounds report none, and
 unknown where none does.
 """
@@ -21,7 +22,7 @@ from plures.data import Federation
 from plures.engine import Threat
 from plures.errors import BadFile
 from plures.study.compare import Comparison, StudyProgress, compare, run_folder
-from plures.study.fronts import Budget, best_place, pareto, place_needed
+from plures.study.fronts import GAIN, TOLERANCE, Budget, last_place, pareto, place_needed, wild_loss
 from plures.study.statistics import Interval, bootstrap, over_seeds
 from plures.study.sweep import Setting, Sweep, plan_sweep
 from plures.types import Model, Plan
@@ -60,10 +61,11 @@ class Curve:
         """(rounds,) megabytes per client up to there."""
         return np.asarray(self.mb.mean(axis=0))
 
-    @property
-    def diverged(self) -> bool:
-        """Whether some client ended with a loss that is no finite number."""
-        return self.broken or not bool(np.isfinite(self.errors[-1]))
+    def ended_above(self, loss: float) -> bool:
+        """Whether some client ended with a loss that is no finite number, or the mean one is above this."""
+        test = over_seeds(self.test_losses)
+        ends = [self.errors[-1], *([test[np.isfinite(test)].mean()] if np.isfinite(test).any() else [])]
+        return self.broken or not all(np.isfinite(one) and one <= loss for one in ends)
 
     def gradients_at(self, place: int) -> float | None:
         """Gradient evaluations per client up to a place."""
@@ -72,7 +74,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Best:
-    """A value and a round, and by how much the next value lies above it: ``gap`` on valid rows, over clients and seeds."""
+    """A value and a round, and by how much the next value lies above it: ``gap`` on valid rows, over clients and seeds.
+
+    The gap of one client has no interval.
+    """
 
     setting: Setting
     round: int
@@ -84,7 +89,7 @@ class Best:
     @property
     def within_noise(self) -> bool:
         """Whether the next value may be as good."""
-        return self.gap is not None and not self.gap.excludes_zero
+        return self.gap is not None and is_noise(self.gap)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,13 +118,29 @@ class Tradeoff:
         """The curves of local_only and fedavg."""
         return [one for one in self.curves if one.setting.kind == "end"]
 
+    @cached_property
+    def wild(self) -> float:
+        """The loss above which a curve diverged, though it is a number."""
+        return wild_loss(np.array([one.errors[0] for one in self.swept]))
+
+    def diverged(self, curve: Curve) -> bool:
+        """Whether a curve ended with a loss that is no finite number, or absurdly large."""
+        return curve.ended_above(self.wild)
+
+    @cached_property
+    def scale(self) -> float:
+        """The range of the valid losses, from the largest first one to the least; curves that diverged do not count."""
+        known = [one.errors[np.isfinite(one.errors)] for one in self.curves if not self.diverged(one)]
+        return float(max(one[0] for one in known) - min(one.min() for one in known)) if known else 0.0
+
     def place(self, curve: Curve) -> int | None:
-        """Where a curve is best among the points that the budget allows; None if nowhere, or if it diverged."""
-        return None if curve.diverged else best_place(curve.errors, self._allowed(curve))
+        """The last place of a curve that the budget allows; None if there is none, or if it diverged."""
+        return None if self.diverged(curve) else last_place(curve.errors, self._allowed(curve))
 
     def needed(self, curve: Curve) -> int | None:
         """The first place of a curve that is as good as its best one, both within the budget."""
-        return None if curve.diverged else place_needed(np.where(self._allowed(curve), curve.errors, np.inf))
+        able = np.where(self._allowed(curve), curve.errors, np.inf)
+        return None if self.diverged(curve) else place_needed(able, TOLERANCE * self.scale)
 
     def _allowed(self, curve: Curve) -> np.ndarray:
         return self.sweep.budget.allows(curve.cost, curve.rounds)
@@ -145,9 +166,9 @@ class Tradeoff:
         )
 
     def gap(self, curve: Curve, best: Curve) -> Interval:
-        """By how much a curve's valid loss lies above another's, both at their best within the budget."""
+        """By how much a curve's valid loss lies above another's, both at the last round that the budget allows."""
         mine, other = _known(self, curve), _known(self, best)
-        return bootstrap(curve.losses[:, mine] - best.losses[:, other])
+        return interval(curve.losses[:, mine] - best.losses[:, other])
 
     @cached_property
     def near(self) -> tuple[Setting, ...]:
@@ -156,7 +177,7 @@ class Tradeoff:
         if best is None:
             return ()
         others = [one for one in self.swept if one is not best and _known(self, one) >= 0]
-        return tuple(one.setting for one in others if not self.gap(one, best).excludes_zero)
+        return tuple(one.setting for one in others if is_noise(self.gap(one, best)))
 
     def curve_of(self, setting: Setting) -> Curve:
         """The curve of a setting."""
@@ -165,22 +186,31 @@ class Tradeoff:
     @cached_property
     def front(self) -> tuple[tuple[Setting, int], ...]:
         """(setting, place) of the points of all values that none beats in both megabytes and valid loss, cheapest first."""
-        every = [(one, place) for one in self.swept if not one.diverged for place in range(len(one.rounds))]
+        every = [point for one in self.swept for point in self._points(one)]
         costs = np.array([one.cost[place] for one, place in every])
-        on = pareto(costs, np.array([one.errors[place] for one, place in every]))
+        on = pareto(costs, np.array([one.errors[place] for one, place in every]), GAIN * self.scale)
         return tuple(
             (every[number][0].setting, every[number][1])
             for number in np.argsort(costs, kind="stable")
             if on[number]
         )
 
+    def _points(self, curve: Curve) -> list[tuple[Curve, int]]:
+        return [] if self.diverged(curve) else [(curve, place) for place in range(len(curve.rounds))]
+
     @cached_property
     def worth(self) -> tuple[Setting, ...]:
-        """Values, each with the rounds it needs, that none beats in both megabytes and valid loss."""
-        able = [(one, place) for one in self.swept if (place := self.needed(one)) is not None]
-        costs, errors = ([float(getattr(one, name)[place]) for one, place in able] for name in ("cost", "errors"))
-        on = pareto(np.array(costs), np.array(errors))
-        return tuple(one.setting for (one, _), kept in zip(able, on, strict=True) if kept)
+        """Values that, with the rounds they need, no point of another value beats in both megabytes and valid loss."""
+        return tuple(one.setting for one in self.swept if self._stands(one))
+
+    def _stands(self, curve: Curve) -> bool:
+        needed = self.needed(curve)
+        if needed is None:
+            return False
+        others = [point for one in self.swept if one is not curve for point in self._points(one)]
+        points = [(curve, needed), *((one, at) for one, at in others if self._allowed(one)[at])]
+        costs, errors = (np.array([getattr(one, name)[at] for one, at in points]) for name in ("cost", "errors"))
+        return bool(pareto(costs, errors, GAIN * self.scale)[0])
 
 
 def tradeoff(
@@ -315,12 +345,24 @@ def _gradients(folder: Path, effort: np.ndarray) -> np.ndarray:
     return found * effort
 
 
+def interval(values: np.ndarray) -> Interval:
+    """The mean over clients with its interval, of which the bounds are NaN for one client: it cannot be resampled."""
+    found = bootstrap(values)
+    several = np.isfinite(np.atleast_2d(values)).any(axis=0).sum() > 1
+    return found if several else replace(found, low=float("nan"), high=float("nan"))
+
+
+def is_noise(gap: Interval) -> bool:
+    """Whether a gap may be none; a gap without an interval says nothing."""
+    return bool(np.isfinite(gap.low)) and not gap.excludes_zero
+
+
 def _mean(losses: np.ndarray) -> float:
     """Over clients after seeds; infinite where one is no finite number."""
     return float(over_seeds(losses).mean()) if np.isfinite(losses).all() else float("inf")
 
 
 def _known(result: Tradeoff, curve: Curve) -> int:
-    """Where a curve is best within the budget; -1 where nowhere."""
+    """Where a curve is compared with others; -1 where nowhere."""
     place = result.place(curve)
     return -1 if place is None else place

@@ -8,8 +8,8 @@ rows decide nothing: they say afterwards what was right.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,15 @@ import numpy as np
 import polars as pl
 
 from plures.data import Federation
+from plures.data.own.words import counted
 from plures.errors import BadData, BadValue, UnknownChoice
 from plures.keys import Purpose, derive, root
 from plures.solvers import LINKS, Clients, as_clients
 from plures.solvers.degree import PlugIn, Validated, plug_in_degree, row_losses, statistics, valid_degree
-from plures.solvers.links import Floats, Link
+from plures.solvers.links import Floats
 from plures.solvers.penalized import Penalized
 from plures.solvers.settled import Outlook, Settled, outlook, settled_degree
-from plures.study.linear import LOSSES, Linear, Part, check_width, linear_parts, metric_of, score
+from plures.study.linear import Linear, Part, check_width, linear_parts, link_of, metric_of, score
 from plures.study.statistics import Interval, bootstrap
 
 ENDS = ("alone", "global")
@@ -69,7 +70,7 @@ class Worth:
     degree: Settled
     one_round: PlugIn | str  # or why it cannot be had
     validated: Validated
-    outlook: Outlook
+    outlooks: dict[str, Outlook]  # of one lam ("auto") and of own lams ("auto each")
     lams: dict[str, Floats]
     valid: dict[str, Floats]
     test: dict[str, Floats]
@@ -96,13 +97,26 @@ class Worth:
         """The mean over clients of the test loss above another way's (the rival's), with its interval."""
         return bootstrap(self.test[way] - self.test[other or self.rival])
 
+    @property
+    def outlook(self) -> Outlook:
+        """What is predicted for own lams, those of "auto each"."""
+        return self.outlooks["auto each"]
+
     @cached_property
-    def verdict(self) -> str:
-        """ "yes", "alone" or "global", by predicted losses."""
-        means = self.outlook.means
-        if means["penalized"] < (1 - CLEAR) * min(means["alone"], means["shared"]):
-            return "yes"
-        return "alone" if means["alone"] < means["shared"] else "global"
+    def predicted(self) -> dict[str, Floats]:
+        """(m,) predicted excess losses by way."""
+        one = self.outlooks["auto"]
+        return {
+            "alone": one.alone,
+            "global": one.shared,
+            "auto": one.penalized,
+            "auto each": self.outlook.penalized,
+        }
+
+    @property
+    def predicted_means(self) -> dict[str, float]:
+        """The mean over clients of each."""
+        return {way: float(losses.mean()) for way, losses in self.predicted.items()}
 
     @cached_property
     def doubt(self) -> Interval | None:
@@ -111,20 +125,31 @@ class Worth:
         return gap if gap.low > 0 else None
 
     @cached_property
+    def way(self) -> str:
+        """The way to go: auto or an end by predictions; where there is doubt, valid or the rival by valid rows."""
+        if self.doubt is not None:
+            return "valid" if bootstrap(self.valid["valid"] - self.valid[self.rival]).high < 0 else self.rival
+        means = self.predicted_means
+        best = min(ENDS, key=lambda end: means[end])
+        return "auto" if means["auto"] < (1 - CLEAR) * means[best] else best
+
+    @property
+    def verdict(self) -> str:
+        """ "yes", "alone" or "global"."""
+        return self.way if self.way in ENDS else "yes"
+
+    @cached_property
     def table(self) -> pl.DataFrame:
         """A row per client: rows, lams, predicted losses, measured ones, and what auto gains."""
-        ahead = self.outlook
+        ahead = self.predicted
         facts: dict[str, Any] = {
             "client": self.rows.names,
             "rows": self.clients.counts.astype(int),
             "test_rows": self.rows.parts["test"].counts,
             "lam_auto": self.lams["auto each"],
             "lam_valid": self.lams["valid each"],
-            "predicted_alone": ahead.alone,
-            "predicted_global": ahead.shared,
-            "predicted_auto": ahead.penalized,
-            "predicted_gain_over_alone": ahead.alone - ahead.penalized,
-            "predicted_gain_over_global": ahead.shared - ahead.penalized,
+            **{f"predicted_{_word(way)}": losses for way, losses in ahead.items()},
+            **{f"predicted_gain_over_{end}": ahead[end] - ahead["auto"] for end in ENDS},
             "gain_over_alone": self.test["alone"] - self.test["auto"],
             "gain_over_global": self.test["global"] - self.test["auto"],
         }
@@ -135,31 +160,34 @@ class Worth:
     @cached_property
     def sentences(self) -> list[str]:
         """The answer, what it rests on, and what test rows say of it."""
-        doubts = [] if self.doubt is None else [_doubt(self, self.doubt)]
-        return [_answer(self), *doubts, _reason(self), _measured(self), _who(self)]
+        return [_answer(self), _reason(self), _unit(self), _measured(self), _who(self)]
 
 
-def worth_of(federation: Federation, how: How) -> Worth:
-    """Everything: strengths from training and valid rows, predictions, and what test rows say."""
+def worth_of(federation: Federation, how: How, tell: Callable[[str], None] = lambda stage: None) -> Worth:
+    """Everything: strengths from training and valid rows, predictions, and what test rows say; ``tell`` hears the stage."""
     rows, held_out = _with_valid(
         linear_parts(federation, axes=how.axes, splits=("train", "valid", "test"), deed="compared"), how.valid_share
     )
     train, valid, test = (_clients(rows.parts[split], how, federation) for split in ("train", "valid", "test"))
     shares = train.counts / train.counts.sum() if how.weighting == "examples" else np.full(train.num, 1 / train.num)
-    degree = settled_degree(train)
+    tell("statistics: how clients differ, and their noise")
+    degree, once = settled_degree(train), _one_round(train)
+    tell(f"path: models at {how.num_lams} strengths, and their loss on valid rows")
     grid = degree.curvature * np.geomspace(1e-3, 1e3, how.num_lams)
     validated = valid_degree(train, valid, grid, weights=shares)
+    tell("valid rows, test rows: the loss of every way")
     lams = _lams(degree, validated, train.num)
     solved = Penalized(train, shares).solve(np.stack(list(lams.values())))
     own = dict(zip(lams, solved.own, strict=True))
+    ahead = {way: outlook(train, degree, own["auto"], lams[way], weights=shares) for way in ("auto", "auto each")}
     return Worth(
         how,
         rows,
         train,
         degree,
-        _one_round(train),
+        once,
         validated,
-        outlook(train, degree, own["auto each"]),
+        ahead,
         lams,
         {way: _losses(valid, model) for way, model in own.items()},
         {way: _losses(test, model) for way, model in own.items()},
@@ -171,13 +199,11 @@ def worth_of(federation: Federation, how: How) -> Worth:
 
 def _with_valid(rows: Linear, share: float) -> tuple[Linear, int]:
     """The rows, with some of the training rows held out for clients without valid rows; how many clients those are."""
-    train, valid = rows.parts["train"], rows.parts["valid"]
-    lacking = [place for place, number in enumerate(valid.counts) if not number]
+    train = rows.parts["train"]
+    lacking = [place for place, number in enumerate(rows.parts["valid"].counts) if not number]
     poor = [rows.names[place] for place in lacking if train.counts[place] < 2]
     if poor:
-        raise BadData(
-            f"client {poor[0]} has one training row and no valid row; two rows are needed to hold one out"
-        )
+        raise BadData(f"client {poor[0]} has one training row, no valid row: two are needed to hold one out")
     parts = {name: Part(list(part.tables), list(part.targets)) for name, part in rows.parts.items()}
     for place in lacking:
         number = train.counts[place]
@@ -186,24 +212,18 @@ def _with_valid(rows: Linear, share: float) -> tuple[Linear, int]:
         for name, some in (("valid", order[:cut]), ("train", order[cut:])):
             parts[name].tables[place] = train.tables[place][some]
             parts[name].targets[place] = train.targets[place][some]
-    return Linear(rows.names, rows.left_out, parts), len(lacking)
+    return replace(rows, parts=parts), len(lacking)
 
 
 def _clients(part: Part, how: How, federation: Federation) -> Clients:
-    link = _link(how.loss, federation)
+    link = link_of(how.loss, federation)
     check_width(part.tables[0].shape[1] + 1, link.num_outputs)
     return as_clients(part.tables, part.targets, loss=link, ridge=how.ridge)
 
 
-def _link(loss: str, federation: Federation) -> Link:
-    two = federation.task == "classification" and federation.num_classes == 2
-    name = LOSSES["binary" if two else federation.task] if loss == "auto" else loss
-    return LINKS[name](max(federation.num_classes, 2)) if name == "multinomial" else LINKS[name]()
-
-
 def _lams(degree: Settled, validated: Validated, num: int) -> dict[str, Floats]:
     """(m,) strengths of every way."""
-    found = {
+    return {
         "alone": np.zeros(num),
         "global": np.full(num, np.inf),
         "auto": np.full(num, degree.lam),
@@ -211,7 +231,6 @@ def _lams(degree: Settled, validated: Validated, num: int) -> dict[str, Floats]:
         "valid": np.full(num, validated.lam),
         "valid each": validated.own_lams,
     }
-    return {way: found[way] for way in WAYS}
 
 
 def _one_round(train: Clients) -> PlugIn | str:
@@ -241,32 +260,38 @@ def _word(way: str) -> str:
 
 
 def _answer(worth: Worth) -> str:
-    means, lam = worth.outlook.means, worth.degree.lam
-    best = min(means["alone"], means["shared"])
+    means, lam = worth.predicted_means, worth.degree.lam
+    if worth.doubt is not None:
+        return f"{_head(worth)}; {_against(worth, worth.doubt)}"
     if worth.verdict == "yes":
         return (
-            f"yes: federate, and keep a model each with lam = {lam:.3g}; predicted excess loss {means['penalized']:.3g}, "
-            f"{_less(means, 'alone')} less than alone and {_less(means, 'shared')} less than with one model for all"
+            f"{_head(worth)}; predicted excess loss {means['auto']:.3g}, {_percent(1 - means['auto'] / means['alone'])} "
+            f"less than alone and {_percent(1 - means['auto'] / means['global'])} less than with one model for all"
         )
-    near = f"a model each with lam = {lam:.3g} is predicted to save {_percent(1 - means['penalized'] / best)} of it"
-    if worth.verdict == "global":
-        return (
-            f"one model for all is about as good as it gets; predicted excess loss {means['shared']:.3g} (alone "
-            f"{means['alone']:.3g}), and {near}"
-        )
-    return f"no: train alone; predicted excess loss {means['alone']:.3g} (one model for all {means['shared']:.3g}), and {near}"
-
-
-def _doubt(worth: Worth, gap: Interval) -> str:
+    other = {"alone": "global", "global": "alone"}[worth.verdict]
     return (
-        f"but valid rows speak against it: their loss is at {gap.mean:+.3g} ({gap.low:+.3g} to {gap.high:+.3g}) against "
-        f"{NAMED[worth.rival]}, so go by them and take lam = {worth.validated.lam:.3g}; clients do not differ, or their rows "
-        "are not noisy, as assumed"
+        f"{_head(worth)}; predicted excess loss {means[worth.verdict]:.3g} ({NAMED[other]} {means[other]:.3g}), and a model "
+        f"each with lam = {lam:.3g} is predicted to save {_percent(1 - means['auto'] / means[worth.verdict])} of it"
     )
 
 
-def _less(means: Mapping[str, float], than: str) -> str:
-    return _percent(1 - means["penalized"] / means[than])
+def _head(worth: Worth) -> str:
+    """The answer in short, in words of the verdict."""
+    if worth.verdict == "yes":
+        return f"yes: federate, and keep a model each with lam = {worth.lams[worth.way][0]:.3g}"
+    return {"alone": "no: train alone", "global": "one model for all is about as good as it gets"}[worth.verdict]
+
+
+def _against(worth: Worth, gap: Interval) -> str:
+    return (
+        f"this is by valid rows, which speak clearly against lam = {worth.degree.lam:.3g} from training rows: {gap.mean:+.3g} "
+        f"({gap.low:+.3g} to {gap.high:+.3g}) of loss against {NAMED[worth.rival]}, so clients do not differ, or their rows "
+        f"are not noisy, as assumed{_rough(worth)}"
+    )
+
+
+def _rough(worth: Worth) -> str:
+    return "" if len(worth.rows.names) >= FEW else f", as far as {len(worth.rows.names)} clients can tell"
 
 
 def _percent(share: float) -> str:
@@ -274,12 +299,20 @@ def _percent(share: float) -> str:
 
 
 def _reason(worth: Worth) -> str:
-    degree, means = worth.degree, worth.outlook.means
+    degree, means = worth.degree, worth.predicted_means
     return (
-        f"why: clients' own noise costs {means['alone']:.3g} of loss alone, their differences cost {means['shared']:.3g} with "
-        f"one model; lam = {degree.lam:.3g}, with 95 % probability between {degree.low:.3g} and {degree.high:.3g} "
-        f"({degree.freedom:.0f} numbers of evidence)"
+        f"{'why' if worth.doubt is None else 'predicted'}: clients' own noise costs {means['alone']:.3g} of loss alone, their "
+        f"differences cost {means['global']:.3g} with one model; lam = {degree.lam:.3g}, and if models scatter alike in every "
+        f"direction with 95 % probability between {degree.low:.3g} and {degree.high:.3g} "
+        f"({counted(round(degree.freedom), 'number')} of evidence)"
     )
+
+
+def _unit(worth: Worth) -> str:
+    if worth.rows.as_given:
+        return "lam is for columns on one scale, as these are: `fedclup` with a linear model can take it"
+    axes = "principal axes of " if worth.how.axes else ""
+    return f"lam is for {axes}columns on one scale; these are not as they come, so let `fedclup` find its own (lam=auto)"
 
 
 NAMED = {"alone": "training alone", "global": "one model for all"}
@@ -288,28 +321,27 @@ FEW = 10
 
 
 def _measured(worth: Worth) -> str:
-    gap = worth.against("auto")
+    way = "valid" if worth.way == "valid" else "auto"
+    gap = worth.against(way)
     verdict = "within noise" if not gap.excludes_zero else "a clear gain" if gap.mean < 0 else "a clear loss"
-    rough = "" if len(worth.rows.names) >= FEW else f", as far as {len(worth.rows.names)} clients can tell"
     agree = "and by test rows"
     if worth.rival != worth.rival_by_test:
-        other = worth.against("auto", worth.rival_by_test)
+        other = worth.against(way, worth.rival_by_test)
         agree = f"but by test rows it is {NAMED[worth.rival_by_test]}: {other.mean:+.3g}, {other.low:+.3g} to {other.high:+.3g}"
     return (
-        f"on test rows lam = {worth.degree.lam:.3g} is at {gap.mean:+.3g} of loss against {NAMED[worth.rival]}, 95 % interval "
-        f"{gap.low:+.3g} to {gap.high:+.3g}: {verdict}{rough} ({NAMED[worth.rival]} is the better of the two by valid rows, {agree})"
+        f"on test rows lam = {worth.lams[way][0]:.3g} is at {gap.mean:+.3g} of loss against {NAMED[worth.rival]}, 95 % interval "
+        f"{gap.low:+.3g} to {gap.high:+.3g}: {verdict}{_rough(worth)} ({NAMED[worth.rival]} is the better of the two by valid rows, {agree})"
     )
 
 
 def _who(worth: Worth) -> str:
-    table = worth.table
-    said = []
+    table, said = worth.table, []
     for other in ENDS:
         gains, ahead = table[f"gain_over_{other}"], table[f"predicted_gain_over_{other}"]
         said.append(
             f"{int((gains > 0).sum())} of {table.height} gain over {other} ({int((ahead > 0).sum())} predicted)"
         )
-    return "who: " + ", ".join(said)
+    return f"who, with lam = {worth.degree.lam:.3g}: " + ", ".join(said)
 
 
 def save_worth(worth: Worth, folder: Path) -> None:
@@ -331,6 +363,7 @@ def summary(worth: Worth) -> dict[str, Any]:
     degree, once = worth.degree, worth.one_round
     return {
         "verdict": worth.verdict,
+        "way": worth.way,
         "valid_rows_disagree": worth.doubt is not None,
         "said": worth.sentences,
         "lam": degree.lam,
@@ -339,7 +372,7 @@ def summary(worth: Worth) -> dict[str, Any]:
         "scatter": degree.spread,
         "dispersion": degree.dispersion,
         "evidence": degree.freedom,
-        "predicted_excess_loss": worth.outlook.means,
+        "predicted_excess_loss": worth.predicted_means,
         "one_round": _facts(once) if isinstance(once, PlugIn) else {"refused": once},
         "metric": worth.metric,
         "rival_by_valid": worth.rival,
