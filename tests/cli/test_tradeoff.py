@@ -102,13 +102,15 @@ def test_marks_are_whole_beside_huge_numbers():
     ]
     screen = Console(width=80, file=io.StringIO())
 
-    screen.print(tradeoff_table(made(*curves, curve("local_only", [1e30, 1e36], kind="end"))))
+    table = tradeoff_table(made(*curves, curve("local_only", [1e30, 1e36], kind="end")))
+    screen.print(table)
 
     lines = [line.rstrip() for line in screen.file.getvalue().splitlines()]
     assert any(line.endswith("best front") for line in lines)
     assert any(line.endswith(" diverged") for line in lines)
     assert any("1.8e29" in line for line in lines)
     assert max(map(len, lines)) <= 80
+    assert (table.columns[-1].no_wrap, table.columns[-1].min_width) == (True, len("best front"))
 
 
 def test_the_help_says_what_the_grid_is(capsys):

@@ -11,7 +11,7 @@ TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
 BENCHES: dict[str, Bench] = {}
 
 
-# They share their functions with momentum_clustering, hypcluster, fedavg and mapper, which are checked
+# They share their functions with momentum_clustering, hypcluster, fedavg, mapper and fedclup, which are checked
 # every time.
 SLOW = {
     "agnostic",
@@ -20,8 +20,10 @@ SLOW = {
     "fedprox",
     "hypcluster_auto",
     "ifca",
+    "mr_mtl",
     "myopic_clustering",
     "oracle",
+    "pfedme",
 }
 
 

@@ -115,14 +115,13 @@ def worth_table(worth: Worth) -> Table:
     heads = ("lam", "predicted\nexcess", "test\nloss", f"test\n{worth.metric}", f"against\n{worth.rival}")
     for name in (*heads, "95 %\ninterval"):
         table.add_column(name, justify="right", no_wrap=True)
-    predicted = {"alone": "alone", "global": "shared", "auto each": "penalized"}
     digits = 3 if worth.test[worth.rival].mean() < 10 else 2
     for way in WORTH_WAYS:
         gap = worth.against(way)
         table.add_row(
             way,
             _lams(worth.lams[way]),
-            f"{worth.outlook.means[predicted[way]]:.3g}" if way in predicted else "",
+            f"{worth.predicted_means[way]:.3g}" if way in worth.predicted_means else "",
             _number(worth.test[way].mean(), digits),
             _number(worth.scores[way].mean()),
             f"{gap.mean:+.{digits}f}" if way != worth.rival else "",
