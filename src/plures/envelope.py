@@ -5,14 +5,15 @@
 For losses whose curvature lies in [mu, L] that of F_i lies in [mu_g, L_g], with mu_g = lam mu / (lam + mu) and
 L_g = lam L / (lam + L). The server's step 1 / L_g = 1 / lam + 1 / L, the client's 1 / (L + lam).
 
-The number K of a client's steps follows from how two errors feed each other, e_t = |w_g - w_g*| and delta_t, the worst
-distance of a personal model from its best:
+The number K of a client's steps follows from how two errors feed each other, e_t = |w_g - w_g*| and delta_t, the
+worst distance of a personal model from its best:
 
     e'      <=  (1 - gamma mu_g) e      +  gamma lam delta
     delta'  <=  q^K c gamma L_g e       +  q^K (1 + c gamma lam) delta
 
-with q = 1 - (mu + lam) / (L + lam) and c = lam / (lam + mu). K is the least number for which both shrink by the factor
-1 - gamma mu_g / 2 in every round: for a matrix of positive numbers this is an inequality in q^K, which has a closed form.
+with q = 1 - (mu + lam) / (L + lam) and c = lam / (lam + mu). K is the least number for which both shrink by the
+factor 1 - gamma mu_g / 2 in every round: for a matrix of positive numbers this is an inequality in q^K, which has a
+closed form.
 
 Yu, He, Sun, Xue, Li: arXiv 2410.08934 has the algorithm; the rule for K is ours.
 """
@@ -84,10 +85,10 @@ class Degree(NamedTuple):
 def plug_in(noise: Any, spread: Any, curvature: Any, *, least: float = 0.01, xp: Any = np) -> Degree:
     """The plug-in lam = h s / R2, with R2 = spread - s, at least a share ``least`` of the spread.
 
-    ``noise`` s is the mean squared error of local estimates, ``spread`` the sum of their squared distances from their
-    mean over m - 1, ``curvature`` h the harmonic mean of the eigenvalues of Hessians. ``least`` bounds
-    lam by about h / least. Of 20 clients the spread is so uncertain that 0.001 to 0.05 do alike; with hundreds of clients that
-    hardly differ, a larger one shares too little.
+    ``noise`` s is the mean squared error of local estimates, ``spread`` the sum of their squared distances from
+    their mean over m - 1, ``curvature`` h the harmonic mean of the eigenvalues of Hessians. ``least`` bounds lam by
+    about h / least. Of 20 clients the spread is so uncertain that 0.001 to 0.05 do alike; with hundreds of clients
+    that hardly differ, a larger one shares too little.
 
     >>> plug_in(1.0, 3.0, 4.0)
     Degree(lam=np.float64(2.0), heterogeneity=np.float64(2.0))
@@ -99,9 +100,9 @@ def plug_in(noise: Any, spread: Any, curvature: Any, *, least: float = 0.01, xp:
 def shrink_factor(ratio: Any, freedom: Any, gammainc: Callable[[Any, Any], Any], *, xp: Any = np) -> Any:
     """The posterior mean of B = s / (s + R2), given the ``ratio`` S2 / s of spread and noise, and its ``freedom`` f.
 
-    S2 / (s + R2) is a chi-square over f. With the prior 2 / (1 + R2 / s)^3 of R2 / s, whose mean is 1, B is the mean of a
-    Gamma distribution of shape f / 2 + 2 and rate f S2 / (2 s), cut off at 1. ``gammainc`` is the regularized lower
-    incomplete gamma function of numpy's or of jax's world.
+    S2 / (s + R2) is a chi-square over f. With the prior 2 / (1 + R2 / s)^3 of R2 / s, whose mean is 1, B is the
+    mean of a Gamma distribution of shape f / 2 + 2 and rate f S2 / (2 s), cut off at 1. ``gammainc`` is the
+    regularized lower incomplete gamma function of numpy's or of jax's world.
 
     >>> from scipy.special import gammainc
     >>> [round(float(shrink_factor(ratio, 1000.0, gammainc)), 3) for ratio in (0.5, 1.0, 2.0, 4.0)]

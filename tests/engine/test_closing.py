@@ -185,7 +185,7 @@ def test_what_a_method_tells_of_clients_and_models_stands_in_the_table():
     base = replace(
         fedavg(WORLD.model, plan=EXACT),
         assign=lambda offer, private, data: {"cluster": (data.train.all().y.mean(0)[0] > 0).astype(int)},
-        facts=lambda served: {"first": served.params["point"][0]},
+        facts=lambda offer, private, served: {"first": served.params["point"][0]},
     )
 
     table = run(counting(base), WORLD.federation, rounds=2).clients

@@ -19,6 +19,7 @@ from plures.reproduce import _fedclup_mnist as mnist
 from plures.reproduce import _fedclup_real as real
 from plures.reproduce import _fedclup_rounds as rounds
 from plures.reproduce import fedclup as fc
+from plures.reproduce._cells import saved
 from plures.reproduce._fedclup_logistic import logistic_path
 from plures.reproduce._fedclup_published import defects
 from plures.reproduce._fedclup_theory import World, expected_error, linear_draw, logistic_draw, logistic_hessians
@@ -273,7 +274,7 @@ CELL = mnist.Cell("softmax", "alone", 4, 0, 0.9, 0.8, 0.9, 1.0, 2.0)
 
 def test_cells_are_kept_and_not_played_again(tmp_path):
     file = tmp_path / "cells.jsonl"
-    mnist.saved(file, [CELL, replace(CELL, method="FedAvg"), replace(CELL, mean=0.91)])
+    saved(file, [CELL, replace(CELL, method="FedAvg"), replace(CELL, mean=0.91)])
 
     assert [one.mean for one in mnist.loaded(file)] == [0.91, 0.9]
     scale = mnist.Scale(("softmax",), (4,), (0,), ("alone", "FedAvg"))

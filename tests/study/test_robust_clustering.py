@@ -16,6 +16,7 @@ from plures.reproduce import _robust_cells as tables
 from plures.reproduce import _robust_mnist as mnist
 from plures.reproduce import _robust_synthetic as synthetic
 from plures.reproduce import robust_clustering as rc
+from plures.reproduce._cells import saved
 from plures.study.reproduce import reproduce
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -191,15 +192,15 @@ def played(method, attack="none", seed=0, mean=0.9, part="table", curve=(0.5, 0.
 def test_of_cells_that_were_played_twice_the_last_is_read(tmp_path):
     file = tmp_path / "cells.jsonl"
 
-    mnist.saved(file, [played(FOUND, mean=0.1), played(MOMENTA)])
-    mnist.saved(file, [played(FOUND, mean=0.8)])
+    saved(file, [played(FOUND, mean=0.1), played(MOMENTA)])
+    saved(file, [played(FOUND, mean=0.8)])
 
     assert {cell.method: cell.mean for cell in mnist.loaded(file)} == {FOUND: 0.8, MOMENTA: 0.9}
 
 
 def test_a_damaged_line_is_named(tmp_path):
     file = tmp_path / "cells.jsonl"
-    mnist.saved(file, [played(FOUND)])
+    saved(file, [played(FOUND)])
     file.write_text(file.read_text() + '{"part": "table"}\n')
 
     with pytest.raises(BadFile, match="line 2, is no cell"):
@@ -230,7 +231,7 @@ SMALL = rc.Scale(1, 10, (10,), 0, 0, 4, digits=DIGITS)
 
 def test_every_cell_is_played_once_and_kept(quick, tmp_path):
     """Who trains alone uploads nothing: it is played without liars only."""
-    mnist.saved(tmp_path / "cells.jsonl", [played("FedAvg", "sign_flip", 1, part="liars")])
+    saved(tmp_path / "cells.jsonl", [played("FedAvg", "sign_flip", 1, part="liars")])
     said = []
 
     first = rc._digits(SMALL, tmp_path, said.append)

@@ -1,25 +1,27 @@
 """How much to collaborate, from a few rounds: how far clients' models scatter around a common one, and how noisy they are.
 
-Models are taken to scatter around a common one c with variance tau^2 in every direction, and rows to have the dispersion
-phi. Then lam_i = phi / (n_i tau^2) is best for a client of n_i rows. With the gradient u and the curvatures h of its loss at c, in the
-directions of its Hessian, u_k has the variance (phi / n) h_k (1 + h_k / lam_i), so a client says how well each lam of
-a grid explains it, by two numbers:
+Models are taken to scatter around a common one c with variance tau^2 in every direction, and rows to have the
+dispersion phi. Then lam_i = phi / (n_i tau^2) is best for a client of n_i rows. With the gradient u and the
+curvatures h of its loss at c, in the directions of its Hessian, u_k has the variance (phi / n) h_k (1 + h_k /
+lam_i), so a client says how well each lam of a grid explains it, by two numbers:
 
     A(lam)  =  sum_k log(1 + h_k / lam_i)          B(lam)  =  n sum_k u_k^2 / (h_k (1 + h_k / lam_i))
 
-The server adds these up: - (A + B / phi) / 2 is the logarithm of the likelihood, B times m / (m - 1) as c is found from the same m
-clients. The share lam / (lam + e), e the mean curvature, becomes its posterior mean under the prior 2 / (1 + e / lam)^3.
-Directions that a client's rows do not bend count for nothing, so it may have fewer rows than numbers. phi is 1 for likelihoods, and for squared errors
-what is left of clients with rows to spare. c is the mean of the clients' models after some rounds of a weak pull.
+The server adds these up: - (A + B / phi) / 2 is the logarithm of the likelihood, B times m / (m - 1) as c is found
+from the same m clients. The share lam / (lam + e), e the mean curvature, becomes its posterior mean under the prior
+2 / (1 + e / lam)^3. Directions that a client's rows do not bend count for nothing, so it may have fewer rows than
+numbers. phi is 1 for likelihoods, and for squared errors what is left of clients with rows to spare. c is the mean
+of the clients' models after some rounds of a weak pull.
 
-Where Hessians are too large, or the loss is not convex, one round has to do: the noise s_i of a local model is a quarter of the squared distance of two
-models, each trained on a random half of the rows; R2 is the part of the spread of local models that noise does not
-explain (DerSimonian, Laird: Meta-analysis in clinical trials, 1986), by ``envelope.shrink_factor``; lam = mean_i h_i s_i / R2 with
-h_i the mean curvature between the first model and the local one. In a time T, step size times steps, a model cannot follow a pull
-much stronger than 1 / T: lam ends at a quarter of that.
+Where Hessians are too large, or the loss is not convex, one round has to do: the noise s_i of a local model is a
+quarter of the squared distance of two models, each trained on a random half of the rows; R2 is the part of the
+spread of local models that noise does not explain (DerSimonian, Laird: Meta-analysis in clinical trials, 1986), by
+``envelope.shrink_factor``; lam = mean_i h_i s_i / R2 with h_i the mean curvature between the first model and the
+local one. In a time T, step size times steps, a model cannot follow a pull much stronger than 1 / T: lam ends at a
+quarter of that.
 
-Weak spot: where clients differ by much less than their noise, lam is too small by chance; with 20 clients the error is then 15
-to 30 percent above the best, and still far below training alone.
+Weak spot: where clients differ by much less than their noise, lam is too small by chance; with 20 clients the error
+is then 15 to 30 percent above the best, and still far below training alone.
 """
 
 from __future__ import annotations
@@ -241,7 +243,7 @@ def posterior(likely: Array) -> tuple[Array, Array]:
 
     >>> share, alike = posterior(-0.5 * 400.0 * jnp.log(jnp.asarray(GRID) / 2.0) ** 2)  # sharp, at twice the curvature
     >>> round(float(share), 2), bool(alike)
-    (0.67, False)
+    (0.68, False)
     """
     coarse, fine = np.log(GRID), np.linspace(np.log(GRID[0]), np.log(GRID[-1]), FINE)
     t = jnp.asarray(np.exp(-fine), jnp.float32)

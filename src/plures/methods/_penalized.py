@@ -2,9 +2,9 @@
 
     min over w_g, w_1 .. w_m   sum_i p_i ( L_i(w_i) + (lam_i / 2) |w_g - w_i|^2 )                         (P)
 
-A client of weight p_i sends a model u_i, and the server goes  w_g <- w_g + pace sum_i p_i (u_i - w_g), weights p_i lam_i
-where lam differs from client to client; p_i is then in proportion to 1 / lam_i, or to rows. What lam, the steps and their number are, is said once, when a client joins; a
-round then costs one model each way.
+A client of weight p_i sends a model u_i, and the server goes  w_g <- w_g + pace sum_i p_i (u_i - w_g), weights p_i
+lam_i where lam differs from client to client; p_i is then in proportion to 1 / lam_i, or to rows. What lam, the
+steps and their number are, is said once, when a client joins; a round then costs one model each way.
 
 ``absent`` says what a cohort stands for: "sampled" takes the weighted mean of those who are there; "stale" takes
 everybody's last upload, which the server keeps; "unbiased" takes the sum of p_i (u_i - w_g) over those who are there
@@ -102,7 +102,8 @@ def penalized(
 ) -> Method:
     """A method of the family, from how personal models go down and what a client does.
 
-    ``speed(server)`` is the server's pace (G,) where it is not that of ``how``; ``check`` says why a step of the method's own diverges.
+    ``speed(server)`` is the server's pace (G,) where it is not that of ``how``; ``check`` says why a step of the
+    method's own diverges.
     """
     model, plan, how = descent.model, descent.plan, descent.how
     average = averaging(how.aggregate, how.weighting)

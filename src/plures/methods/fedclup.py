@@ -5,13 +5,13 @@
     client   w_i  <-  w_i - alpha ( grad L_i(w_i) + lam (w_i - w_g) )          K times, from its own last w_i
     server   w_g  <-  w_g - gamma lam sum_i p_i (w_g - w_i)
 
-lam is the degree of collaboration: 0 is training alone, infinity one model for all. With gamma = 1 / lam + 1 / L the number
-of rounds grows with lam up to that of one global model; with gamma = 1 / lam, plain averaging, it grows without bound.
-At the optimum w_g is the weighted mean of the w_i.
+lam is the degree of collaboration: 0 is training alone, infinity one model for all. With gamma = 1 / lam + 1 / L
+the number of rounds grows with lam up to that of one global model; with gamma = 1 / lam, plain averaging, it grows
+without bound. At the optimum w_g is the weighted mean of the w_i.
 
-Yu, He, Sun, Xue, Li: Understanding the Statistical Accuracy-Communication Trade-off in Personalized Federated Learning with
-Minimax Guarantees, ICML 2025, arXiv 2410.08934. The automatic lam, the number K of steps, and what a partial cohort stands for
-are ours.
+Yu, He, Sun, Xue, Li: Understanding the Statistical Accuracy-Communication Trade-off in Personalized Federated
+Learning with Minimax Guarantees, ICML 2025, arXiv 2410.08934. The automatic lam, the number K of steps, and what a
+partial cohort stands for are ours.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ def fedclup(
 ) -> Method:
     """Personal models tied to a shared one by a penalty of strength ``lam``, chosen from statistics.
 
-    ``lam`` is a number in the unit of curvature, "auto" (one for all, from a few rounds of statistics), "own" (lam / n for
-    a client of n rows), "valid" (``num_lams`` of them side by side, around the automatic one; valid
-    rows choose) or "valid-own" (a client leaves that choice where its own valid rows clearly say so). ``gamma`` is
-    "auto", "mean" (1 / lam) or a number. ``local="steps"``: ``inner`` full-batch steps of size ``alpha``, both found
-    from curvature; "sgd": the plan's steps, with the pull added, and averaging, a bit faster where lam is automatic; "auto" is "steps" for convex models of up to 200
-    numbers. ``absent`` is what a partial cohort stands for: "sampled", "stale" or "unbiased". ``aggregate`` is a robust
-    aggregator in the mean's place; with liars about, give ``lam`` as a number. A newcomer goes from the shared model to its own best one.
+    ``lam`` is a number in the unit of curvature, "auto" (one for all, from a few rounds of statistics), "own" (lam
+    / n for a client of n rows), "valid" (``num_lams`` of them side by side, around the automatic one; valid rows
+    choose) or "valid-own" (a client leaves that choice where its own valid rows clearly say so). ``gamma`` is
+    "auto", "mean" (1 / lam) or a number. ``local="steps"``: ``inner`` full-batch steps of size ``alpha``, both
+    found from curvature; "sgd": the plan's steps, with the pull added, and averaging, a bit faster where lam is
+    automatic; "auto" is "steps" for convex models of up to 200 numbers. ``absent`` is what a partial cohort stands
+    for: "sampled", "stale" or "unbiased". ``aggregate`` is a robust aggregator in the mean's place; with liars
+    about, give ``lam`` as a number. A newcomer goes from the shared model to its own best one.
     """
     how = How(
         lam=lam,

@@ -5,14 +5,14 @@
     tails (1 - p)   w_i  <-  w_i - alpha / (1 - p) grad L_i(w_i)
     heads (p)       w_i  <-  w_i - alpha lam / p (w_i - mean)
 
-On average a step is one of gradient descent. Models travel only when heads follow tails: while heads last the mean stays, so
-a round is a run of tails of random length, one exchange, and a run of heads. With a constant alpha it ends in a
-neighborhood of the optimum, not at it. The problem is FedCLUP's with w_g minimized out.
+On average a step is one of gradient descent. Models travel only when heads follow tails: while heads last the mean
+stays, so a round is a run of tails of random length, one exchange, and a run of heads. With a constant alpha it
+ends in a neighborhood of the optimum, not at it. The problem is FedCLUP's with w_g minimized out.
 
-Hanzely, Richtarik: Federated Learning of a Mixture of Global and Local Models, arXiv 2002.05516; their alpha is m times
-ours. p = lam / (L + lam) and alpha = 1 / (2 max(L / (1 - p), lam / p)) are theirs too; we keep p in [0.02, 0.95] and runs below
-ten times their mean. ``coin="fixed"`` puts runs of the
-mean length in place of random ones. In a partial cohort the mean is that of those who are there, and the others wait.
+Hanzely, Richtarik: Federated Learning of a Mixture of Global and Local Models, arXiv 2002.05516; their alpha is m
+times ours. p = lam / (L + lam) and alpha = 1 / (2 max(L / (1 - p), lam / p)) are theirs too; we keep p in [0.02,
+0.95] and runs below ten times their mean. ``coin="fixed"`` puts runs of the mean length in place of random ones. In
+a partial cohort the mean is that of those who are there, and the others wait.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def l2gd(
 ) -> Method:
     """Personal models by loopless local gradient descent: coin tosses between the own loss and the mean.
 
-    ``p`` is the chance of a step towards the mean. Where clients train by the plan (``local="sgd"``, or models that are large or
-    not convex) a run of tails is the plan, and one step towards the mean makes up for all of it.
+    ``p`` is the chance of a step towards the mean. Where clients train by the plan (``local="sgd"``, or models that
+    are large or not convex) a run of tails is the plan, and one step towards the mean makes up for all of it.
     """
     if p is not None and not 0 < p < 1:
         raise BadValue("p", p, "a number in (0, 1) (or None for lam / (L + lam))")

@@ -6,11 +6,11 @@
              w_i  <-   w_i - eta lam (w_i - u_i)                            R times, from w_i = w_g
     server   w_g  <-   (1 - beta) w_g + beta sum_i p_i w_i
 
-u_i is the personal model. With R = 1 and beta = 1 this is FedCLUP with gamma = eta; with more local rounds clients that differ
-pull w_g away from the optimum of sum_i p_i F_i, as they do in FedAvg.
+u_i is the personal model. With R = 1 and beta = 1 this is FedCLUP with gamma = eta; with more local rounds clients
+that differ pull w_g away from the optimum of sum_i p_i F_i, as they do in FedAvg.
 
-Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, arXiv 2006.08848. We go on from the
-last u_i, and choose eta = (1 / lam + 1 / L) / R unless told otherwise.
+Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, arXiv 2006.08848. We go on
+from the last u_i, and choose eta = (1 / lam + 1 / L) / R unless told otherwise.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import polars as pl
 
 from plures.errors import BadFile
 from plures.reproduce import _fedclup_mnist as mnist
+from plures.reproduce._cells import saved
 from plures.reproduce._fedclup_mnist import Cell
 from plures.study.reproduce import Row, at_least
 
@@ -23,7 +24,7 @@ def played(scale: mnist.Scale, out: Path, tell: Callable[[str], None]) -> list[R
     known = [cell for cell in mnist.loaded(file) if _asked(cell, scale)]
 
     def heard(cell: Cell) -> None:
-        mnist.saved(file, [cell])
+        saved(file, [cell])
         tell(f"MNIST, {cell.model}, {cell.digits} digits, {cell.method}: {100 * cell.mean:.2f} %")
 
     try:

@@ -9,11 +9,10 @@ Nothing here needs the tables of a study, so that it runs wherever the numerical
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -29,12 +28,12 @@ from plures.data import Federation, from_arrays
 from plures.data.partition.labels import classes
 from plures.data.sets.mnist_writers import mnist_writers
 from plures.engine import Settings, prepare
-from plures.errors import BadFile
 from plures.keys import Purpose, derive, root
 from plures.models.build import CLASSIFICATION, from_functions
 from plures.models.conv import conv2d, max_pool2
 from plures.models.linear import softmax
 from plures.registry import METHODS
+from plures.reproduce._cells import cells_in
 from plures.study.statistics import worst_decile
 from plures.types import Key, Method, Model, Plan, Tree
 
@@ -256,23 +255,6 @@ def _wanted(model: str, label: str, scale: Scale) -> Iterator[Name]:
         yield model, label, digits, seed
 
 
-def saved(file: Path, cells: Iterable[Cell]) -> None:
-    """Add cells to a file, one JSON line each."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as lines:
-        for one in cells:
-            lines.write(json.dumps(asdict(one)) + "\n")
-
-
 def loaded(file: Path) -> list[Cell]:
-    """The cells of a file; of those that were played more than once, the last."""
-    if not file.exists():
-        return []
-    found = {}
-    for number, line in enumerate(file.read_text().splitlines(), 1):
-        try:
-            one = Cell(**json.loads(line))
-        except (ValueError, TypeError) as error:
-            raise BadFile(f"{file}, line {number}, is no cell: {error}") from error
-        found[one.name] = one
-    return list(found.values())
+    """The cells of a file."""
+    return cells_in(file, lambda row: Cell(**row))

@@ -66,14 +66,15 @@ def instance(seed: int) -> Quadratics:
 
 
 def nearest(problems: Sequence[Quadratics]) -> Quadratics:
-    """The instance whose rounds with exact inner solutions are nearest to those listed.
+    """The instance whose rounds, with exact inner solutions and with K steps, are nearest to those listed.
 
     Rounds differ from draw to draw by a factor of two, whatever K is: this one differs from the listed instance least.
     """
 
     def off(problem: Quadratics) -> float:
-        mine = [_exact(problem, lam) for lam in LISTED_EXACT]
-        return float(np.abs(np.log(np.array(mine) / np.array(list(LISTED_EXACT.values())))).sum())
+        mine = [_exact(problem, lam) for lam in LISTED] + [_automatic(problem, lam) for lam in LISTED]
+        listed = [*LISTED_EXACT.values(), *(rounds for rounds, _ in LISTED.values())]
+        return float(np.abs(np.log(np.array(mine) / np.array(listed))).sum())
 
     return min(problems, key=off)
 
@@ -82,13 +83,17 @@ def _exact(problem: Quadratics, lam: float) -> float:
     return _needed(fedclup(problem, lam, inner=np.inf, rounds=400, tol=TOL).rounds_to(TOL))
 
 
+def _automatic(problem: Quadratics, lam: float) -> float:
+    return _needed(fedclup(problem, lam, rounds=400, tol=TOL).rounds_to(TOL))
+
+
 def counted(problems: Sequence[Quadratics], one: Quadratics, lam: float) -> Counted:
     """Rounds of ``one`` instance at one strength, and the range with the automatic K of all ``problems``."""
     most = 40 + int(14 * (1 + lam / CURVATURE.least))  # what plain averaging may take
     plain = fedclup(one, lam, gamma=1 / lam, inner=np.inf, rounds=most, tol=TOL).rounds_to(TOL)
     trace = fedclup(one, lam, rounds=400, tol=TOL)
     auto = _needed(trace.rounds_to(TOL))
-    every = [_needed(fedclup(problem, lam, rounds=400, tol=TOL).rounds_to(TOL)) for problem in problems]
+    every = [_automatic(problem, lam) for problem in problems]
     kappa = float(envelope(CURVATURE, lam).condition)
     predicted = 1 + float(np.log(TOL) / (2 * np.log(1 - 1 / kappa)))
     mine = (_exact(one, lam), _needed(plain), auto, auto * trace.inner, predicted)

@@ -5,10 +5,9 @@ Nothing here needs the tables of a study, so that it runs wherever the numerical
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -24,7 +23,6 @@ from plures.data import Federation, from_arrays
 from plures.data.partition.images import rotated
 from plures.data.sets.mnist_writers import mnist_writers
 from plures.engine import Run, Settings, prepare
-from plures.errors import BadFile
 from plures.keys import Purpose, derive, root
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
@@ -36,6 +34,7 @@ from plures.methods.momentum_clustering import momentum_clustering
 from plures.methods.oracle import oracle
 from plures.models.mlp import mlp
 from plures.registry import CHANNELS
+from plures.reproduce._cells import cells_in
 from plures.study.statistics import worst_decile
 from plures.types import Attack, Method, Plan
 
@@ -288,27 +287,9 @@ def cell(part: str, name: str, attack: str, seed: int, done: Run, fine: NDArray[
     return Cell(part, name, attack, seed, float(scores.mean()), worst, found, curve, done.num_bytes / 1e6, seconds)
 
 
-def saved(file: Path, cells: Iterable[Cell]) -> None:
-    """Add cells to a file, one JSON line each."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as lines:
-        for one in cells:
-            lines.write(json.dumps(asdict(one)) + "\n")
-
-
 def loaded(file: Path) -> list[Cell]:
-    """The cells of a file; of those that were played more than once, the last."""
-    if not file.exists():
-        return []
-    found = {}
-    for number, line in enumerate(file.read_text().splitlines(), 1):
-        try:
-            row = json.loads(line)
-            one = Cell(**{**row, "curve": tuple(row["curve"])})
-        except (ValueError, TypeError, KeyError) as error:
-            raise BadFile(f"{file}, line {number}, is no cell: {error}") from error
-        found[one.name] = one
-    return list(found.values())
+    """The cells of a file."""
+    return cells_in(file, lambda row: Cell(**{**row, "curve": tuple(row["curve"])}))
 
 
 def play_part(

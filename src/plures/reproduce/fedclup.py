@@ -6,7 +6,6 @@ they should: rows are held to algebra, and to another program of the same proble
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -181,9 +180,8 @@ def _rounds_rows(line: rounds.Counted) -> list[Row]:
             0.0,
         ),
     ]
-    # A tenth more, and never less than a whole round.
     what = f"rounds with the automatic K at lambda {lam:g} (other program: {line.listed}; all draws: {line.least_auto:g} to {line.most_auto:g})"
-    rows.append(at_most(f"rounds-{lam:g}", what, line.auto, math.ceil(1.1 * line.listed)))
+    rows.append(at_most(f"rounds-{lam:g}", what, line.auto, 1.1 * line.listed))
     what = f"rounds with exact inner solutions at lambda {lam:g} (other program: {rounds.LISTED_EXACT[lam]})"
     rows.append(Row(f"rounds-{lam:g}-exact", what, line.exact))
     rows.append(Row(f"rounds-{lam:g}-averaging", f"rounds of plain averaging at lambda {lam:g}", line.averaging))

@@ -21,6 +21,7 @@ from plures.reproduce import _robust_blobs as blobs
 from plures.reproduce import _robust_cells as tables
 from plures.reproduce import _robust_mnist as mnist
 from plures.reproduce import _robust_synthetic as synthetic
+from plures.reproduce._cells import saved
 from plures.study.reproduce import Row, at_least, at_most, within
 
 Tell = Callable[[str], None]
@@ -276,7 +277,7 @@ def _digits(scale: Scale, out: Path, tell: Tell) -> list[Row]:
         tell(f"digits: {len(known)} cells read from {file.name}")
 
     def keep(cell: mnist.Cell) -> None:
-        mnist.saved(file, [cell])
+        saved(file, [cell])
         what = f"digits, {cell.part}, {cell.method}, attack {cell.attack}, seed {cell.seed}"
         tell(f"{what}: {100 * cell.mean:.1f} % ({cell.seconds:.0f} s)")
 

@@ -2,24 +2,28 @@
 
     min  sum_i p_i ( L_i(w_i) + (lam / 2) |w_g - w_i|^2 )
 
-From one round: s_i is the estimated squared error of client i's own minimizer, S2 the spread of these minimizers over
-m - 1, and R2 what noise does not explain of it. With H the Hessian there, S the covariance of rows' gradients, n rows,
+From one round: s_i is the estimated squared error of client i's own minimizer, S2 the spread of these minimizers
+over m - 1, and R2 what noise does not explain of it. With H the Hessian there, S the covariance of rows' gradients,
+n rows,
 
     s_i  =  tr(H^-1 S H^-1) / n        h_i s_i  =  tr(H^-1 S) / n        lam_i  =  h_i s_i / R2        lam  =  mean_i h_i s_i / R2
 
 For squared errors S = sigma^2 H, with sigma^2 pooled over clients; for log-likelihoods S = H.
 
-R2 = S2 - s may be negative by chance. ``rule="cut"`` takes a least share of S2 then (``envelope.plug_in``). ``rule="soft"``, the
-default, goes by the shrink factor B = s / (s + R2): S2 / (s + R2) is a chi-square over its freedom f, the prior of R2 / s is
-2 / (1 + R2 / s)^3, whose mean is 1, and B becomes the mean of the posterior, a Gamma distribution cut off at 1:
+R2 = S2 - s may be negative by chance. ``rule="cut"`` takes a least share of S2 then (``envelope.plug_in``).
+``rule="soft"``, the default, goes by the shrink factor B = s / (s + R2): S2 / (s + R2) is a chi-square over its
+freedom f, the prior of R2 / s is 2 / (1 + R2 / s)^3, whose mean is 1, and B becomes the mean of the posterior, a
+Gamma distribution cut off at 1:
 
     B  =  E[ b | b <= 1 ],   b ~ Gamma(f / 2 + 2, rate = f S2 / (2 s)),        R2 = s (1 - B) / B
 
-It is smooth where the cut is not, and knows how little a few clients say. Weak spot of both: where clients differ by much
-less than their noise, chance makes lam too small; with 20 clients the error is then 15 to 30 percent above the best.
+It is smooth where the cut is not, and knows how little a few clients say. Weak spot of both: where clients differ
+by much less than their noise, chance makes lam too small; with 20 clients the error is then 15 to 30 percent above
+the best.
 
-Not for ill-conditioned data: s and S2 are traces, in which directions that rows hardly bend outweigh all others, though
-losses hardly feel them. Then lam is far too small. ``settled.settled_degree`` weighs directions by what rows know of them.
+Not for ill-conditioned data: s and S2 are traces, in which directions that rows hardly bend outweigh all others,
+though losses hardly feel them. Then lam is far too small. ``settled.settled_degree`` weighs directions by what rows
+know of them.
 
 The penalty is that of Yu, He, Sun, Xue, Li: arXiv 2410.08934; the rules for lam are ours.
 """
@@ -52,7 +56,8 @@ class Statistics:
     """What one round tells: own minimizers (m, d), squared errors s_i and pulls h_i s_i (m,), and rows (m,).
 
     ``square`` (m,) is tr(V_i^2) of the covariance V_i whose trace is s_i. ``usable`` (m,) marks clients whose rows
-    determine their whole model, at a finite place; of the others only the rows count. ``dispersion`` is sigma^2 for squared errors, else 1.
+    determine their whole model, at a finite place; of the others only the rows count. ``dispersion`` is sigma^2 for
+    squared errors, else 1.
     """
 
     models: Floats
@@ -73,8 +78,8 @@ class Statistics:
 def statistics(clients: Clients) -> Statistics:
     """One round of local estimates.
 
-    ``num_floats`` is what a client would send: its model; s_i, h_i s_i and tr(V_i^2); for squared errors also its rows and
-    the sum of squared residuals, from which the server finds sigma^2.
+    ``num_floats`` is what a client would send: its model; s_i, h_i s_i and tr(V_i^2); for squared errors also its
+    rows and the sum of squared residuals, from which the server finds sigma^2.
     """
     if clients.num < 2:
         raise BadData("a spread needs two clients or more, got 1; with one there is nothing to share")
@@ -105,8 +110,8 @@ def statistics(clients: Clients) -> Statistics:
 class Bends:
     """Curvatures ``values`` (N, dim) of losses without their ridges along ``vectors`` (N, dim, dim), and with them.
 
-    ``on`` marks directions that rows bend more than the ridge does: an intercept of a client with one class is not among
-    them, nor is a shift of all classes of a multinomial model.
+    ``on`` marks directions that rows bend more than the ridge does: an intercept of a client with one class is not
+    among them, nor is a shift of all classes of a multinomial model.
     """
 
     values: Floats
@@ -230,9 +235,9 @@ class PlugIn:
 def plug_in_degree(stats: Statistics, *, rule: str = "soft") -> PlugIn:
     """lam from one round of local estimates; ``rule`` says what is done where noise explains nearly all of the spread.
 
-    It is far too small where columns have very different sizes, or clients hardly more rows than columns: flat directions
-    outweigh all others in s and S2. Ten columns of sizes 1 to 0.01 may make it 60 times too small, and the loss twice
-    the best. Use ``settled_degree`` there.
+    It is far too small where columns have very different sizes, or clients hardly more rows than columns: flat
+    directions outweigh all others in s and S2. Ten columns of sizes 1 to 0.01 may make it 60 times too small, and
+    the loss twice the best. Use ``settled_degree`` there.
     """
     if rule not in RULES:
         raise UnknownChoice("rule", rule, RULES)

@@ -2,14 +2,15 @@
 
     min  sum_i p_i ( L_i(w_i) + (lam_i / 2) |w_g - w_i|^2 )                                                  (P)
 
-With g_i and H_i the gradient and the Hessian of L_i at w_i, and u_i = w_i - w_g, a Newton step moves w_g by d and makes
-the offsets u_i' (both from setting the gradient of (P)'s quadratic model to zero):
+With g_i and H_i the gradient and the Hessian of L_i at w_i, and u_i = w_i - w_g, a Newton step moves w_g by d and
+makes the offsets u_i' (both from setting the gradient of (P)'s quadratic model to zero):
 
     sum_i p_i lam_i (H_i + lam_i)^-1 H_i  d  =  sum_i p_i lam_i (H_i + lam_i)^-1 (H_i u_i - g_i)
     u_i'                                     =  (H_i + lam_i)^-1 (H_i u_i - g_i - H_i d)
 
-so it costs one small system per client and one of their mean. With lam = pull / slack both lines hold for lam = 0 and for
-lam = inf too. Strengths and problems go side by side; each has its own step length, and those done are left alone.
+so it costs one small system per client and one of their mean. With lam = pull / slack both lines hold for lam = 0
+and for lam = inf too. Strengths and problems go side by side; each has its own step length, and those done are left
+alone.
 
 The problem is that of Yu, He, Sun, Xue, Li: arXiv 2410.08934; with w_g minimized out it is that of L2GD (Hanzely,
 Richtarik: arXiv 2002.05516).
@@ -163,8 +164,9 @@ class Penalized:
 def curvature_bounds(clients: Clients, at: Floats | None = None) -> Bounds:
     """mu and L over all clients: what steps and rounds of gradient methods go by.
 
-    L holds everywhere: the loss's steepest bend times the largest eigenvalue of a client's rows. mu is the least eigenvalue
-    of the Hessians ``at`` (N, dim) models, by default the clients' own minimizers, and so the rate near the end.
+    L holds everywhere: the loss's steepest bend times the largest eigenvalue of a client's rows. mu is the least
+    eigenvalue of the Hessians ``at`` (N, dim) models, by default the clients' own minimizers, and so the rate near
+    the end.
 
     >>> from plures.solvers.clients import as_clients
     >>> curvature_bounds(as_clients([[[1.0], [3.0]]], [[0.0, 1.0]], loss="least_squares", intercept=False, ridge=0.0))

@@ -7,9 +7,9 @@ With A_i = U_i diag(s_i) U_i^T, one eigendecomposition per client,
     w_g  =  ( sum_i p_i U_i diag(lam s_i / (s_i + lam)) U_i^T )^-1  sum_i p_i U_i diag(lam / (s_i + lam)) U_i^T b_i
     w_i  =  w_g + U_i diag(1 / (s_i + lam)) (U_i^T b_i - s_i U_i^T w_g)
 
-for any lam, a number or one per client. Setting the gradient to zero gives both; w_g is the mean of the w_i with weights
-p_i lam_i. The first line is used times a number that keeps it finite for lam = 0 (everybody alone, w_g the limit, the
-mean of the local minimizers) and for lam = inf (one pooled minimizer).
+for any lam, a number or one per client. Setting the gradient to zero gives both; w_g is the mean of the w_i with
+weights p_i lam_i. The first line is used times a number that keeps it finite for lam = 0 (everybody alone, w_g the
+limit, the mean of the local minimizers) and for lam = inf (one pooled minimizer).
 
 The problem is that of Yu, He, Sun, Xue, Li: arXiv 2410.08934.
 """

@@ -1,20 +1,22 @@
 """The strength lam that makes the clients' rows most probable, and what it is predicted to be worth.
 
-Models of clients are taken to scatter around a shared one with variance tau^2 in every direction. Then the penalized models
-with lam_i = phi / (n_i tau^2) are the most probable ones, phi being the dispersion of rows, and with models and the shared
-model integrated out (restricted likelihood, by Laplace's approximation) the rows have, but for a constant, the logarithm
+Models of clients are taken to scatter around a shared one with variance tau^2 in every direction. Then the
+penalized models with lam_i = phi / (n_i tau^2) are the most probable ones, phi being the dispersion of rows, and
+with models and the shared model integrated out (restricted likelihood, by Laplace's approximation) the rows have,
+but for a constant, the logarithm
 
     - sum_i n_i / phi ( L_i(w_i) + (lam_i / 2) |w_i - w_g|^2 )  -  sum_i log det(I + H_i / lam_i) / 2  -  log det(T / tau^2) / 2
 
     M_i = (H_i + lam_i)^-1 H_i,        T = sum_i M_i
 
-exactly for squared errors. A ridge is a prior of its own: H_i has it too, and the same expression of ridges alone is taken
-off, so that only rows are evidence. Solutions along a path of lam give all of it, and no client needs a minimizer of its own.
-Where it is highest, sum_i |w_i - w_g|^2 / tau^2 is (for squared errors) f = sum_i tr M_i - sum_i tr(M_i T^-1 M_i), the numbers
-of evidence: a direction that the rows of one client alone determine says nothing about how clients differ.
+exactly for squared errors. A ridge is a prior of its own: H_i has it too, and the same expression of ridges alone
+is taken off, so that only rows are evidence. Solutions along a path of lam give all of it, and no client needs a
+minimizer of its own. Where it is highest, sum_i |w_i - w_g|^2 / tau^2 is (for squared errors) f = sum_i tr M_i -
+sum_i tr(M_i T^-1 M_i), the numbers of evidence: a direction that the rows of one client alone determine says
+nothing about how clients differ.
 
-The shrink factor B = lam / (lam + e), e the mean curvature, becomes its posterior mean under the prior 2 / (1 + e / lam)^3, as in
-``degree``; with many clients this is where the likelihood is highest.
+The shrink factor B = lam / (lam + e), e the mean curvature, becomes its posterior mean under the prior 2 / (1 + e /
+lam)^3, as in ``degree``; with many clients this is where the likelihood is highest.
 
 Patterson, Thompson, 1971 (restricted likelihood); Daniels, 1999 (priors of shrink factors).
 """
@@ -171,9 +173,9 @@ def outlook(
                       +  u_i (phi / n_i - lam_i tau^2) tr( H_i K_i H_i K_i T^-1 B_i )
         shared      tr( H_i [ C_0 + tau^2 (I - P_i - P_i^T) ] ) / 2
 
-    for the shared model with covariance C, and the pooled model sum_i P_i w_i with covariance C_0. What comes from the
-    noise of a client's own rows grows by n / (n - tr M) on new rows, n counting C - 1 times where rows are of C classes.
-    That ridges pull to 0 is left out.
+    for the shared model with covariance C, and the pooled model sum_i P_i w_i with covariance C_0. What comes from
+    the noise of a client's own rows grows by n / (n - tr M) on new rows, n counting C - 1 times where rows are of C
+    classes. That ridges pull to 0 is left out.
     """
     shares = np.full(clients.num, 1 / clients.num) if weights is None else weights / weights.sum()
     bends = clients.curve(models)

@@ -1,7 +1,7 @@
 """A federation's rows for linear models: who takes part, columns on one scale, and how models are scored.
 
-Clients with too few rows are left out and named. Columns are put on one scale by their pooled mean and spread, and may be
-reduced to the first principal axes of all training rows: sums over clients are enough for both.
+Clients with too few rows are left out and named. Columns are put on one scale by their pooled mean and spread, and
+may be reduced to the first principal axes of all training rows: sums over clients are enough for both.
 """
 
 from __future__ import annotations

@@ -34,10 +34,10 @@ BYTES_FILE = "bytes.csv"
 class Curve:
     """One value of the option, over the rounds at which it was evaluated.
 
-    ``losses`` and ``scores`` are (seeds, rounds, clients) on valid rows, of clients that have some; ``mb`` and ``gradients``
-    (seeds, rounds) are per client, up to there; ``test_losses`` and ``test_scores`` (seeds, clients) are those of the end.
-    ``broken``: some client with test rows ended with a model whose loss on them is no finite number.
-    ``silent`` rounds report no gradients, which are then at least those counted.
+    ``losses`` and ``scores`` are (seeds, rounds, clients) on valid rows, of clients that have some; ``mb`` and
+    ``gradients`` (seeds, rounds) are per client, up to there; ``test_losses`` and ``test_scores`` (seeds, clients)
+    are those of the end. ``broken``: some client with test rows ended with a model whose loss on them is no finite
+    number. ``silent`` rounds report no gradients, which are then at least those counted.
     """
 
     setting: Setting
@@ -231,8 +231,9 @@ def tradeoff(
 ) -> Tradeoff:
     """Sweep ``option`` of a method, by default the one it declares as its degree of collaboration.
 
-    Without ``values`` they lie around where the option stands. ``settings`` are those of a run; without ``eval_every`` there
-    are at most 20 evaluations. With ``out`` finished runs are kept there and are not run again.
+    Without ``values`` they lie around where the option stands. ``settings`` are those of a run; without
+    ``eval_every`` there are at most 20 evaluations. With ``out`` finished runs are kept there and are not run
+    again.
     """
     sweep = plan_sweep(
         method,

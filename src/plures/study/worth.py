@@ -1,8 +1,8 @@
 """Should clients federate? How they differ against how noisy they are alone, what lam that means, and who gains.
 
-Linear models of a federation's clients are held near a shared one by (lam / 2) |w_i - w_g|^2. lam = 0 is training alone, an
-infinite lam one model for all. Strengths come from training rows ("auto"), or from valid rows; both also client by client. Test
-rows decide nothing: they say afterwards what was right.
+Linear models of a federation's clients are held near a shared one by (lam / 2) |w_i - w_g|^2. lam = 0 is training
+alone, an infinite lam one model for all. Strengths come from training rows ("auto"), or from valid rows; both also
+client by client. Test rows decide nothing: they say afterwards what was right.
 """
 
 from __future__ import annotations
