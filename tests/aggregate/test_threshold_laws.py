@@ -107,6 +107,7 @@ def test_the_error_falls_as_one_over_the_size_of_the_cluster(size, table):
     ],
     ids=["sqrt", "half", "quantile", "gap"],
 )
+@pytest.mark.slow
 def test_what_separation_does_to_each_radius(rule, row):
     """With too small a ball the answer is the own point, error 1; a quantile without separation averages strangers."""
     for delta, table in row.items():

@@ -32,6 +32,7 @@ def test_the_answer_and_its_files(tmp_path, capsys):
     assert (tmp_path / "out" / "worth.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_command_that_uses_lam_is_given_where_it_fits(capsys):
     assert plures("worth", "linear_offsets", "--lams", "5", "--out", "out") == 0
     fits = capsys.readouterr().out

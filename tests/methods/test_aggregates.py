@@ -57,6 +57,7 @@ def errors(name, rule, channels=(garbage,)):
 
 
 @pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.slow
 def test_one_liar_ruins_the_mean_and_not_the_median(name):
     """Groups lie about 6 apart; SCAFFOLD's controls, sums of medians, are off by 0.2, all others by below 0.1."""
     assert errors(name, "median").max() < 0.3

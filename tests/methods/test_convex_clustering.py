@@ -59,6 +59,7 @@ def test_everyone_together_reaches_the_optimum_in_few_rounds(everyone, solved):
     assert abs(excess(HINGE, everyone, solved)) < 1e-6
 
 
+@pytest.mark.slow
 def test_a_fifth_of_the_clients_in_a_round_reaches_the_same_optimum(solved):
     server = played(QUIET, HINGE.federation, 150, cohort=12)
 
@@ -116,6 +117,7 @@ def test_the_certificate_bounds_what_is_missing():
         assert 0 <= missing <= 1.01 * bound
 
 
+@pytest.mark.slow
 def test_slopes_are_known_of_clients_that_were_not_asked_yet():
     """The certificate counts everybody: before its first turn a client stands at the global model, with its slope there."""
     server = jax.device_get(played(convex_clustering(SMALL.model, t=0.3), SMALL.federation, 2, cohort=2))
@@ -237,6 +239,7 @@ def test_among_neighbors_a_newcomer_goes_by_its_loss_and_not_to_the_largest_clus
     assert len({place("complete", client) for client in clients}) == 1
 
 
+@pytest.mark.slow
 def test_newcomers_get_the_model_of_their_group():
     """Groups of 6, 4 and 2 clients: the largest does not take everybody."""
     world = quadratics(num_clients=18, num_groups=3, dim=2, rows=4, gap=20.0, sigma=0.1)

@@ -60,6 +60,7 @@ def test_the_nearest_alone_is_local_training():
     np.testing.assert_allclose(result.state.server.collaboration, np.eye(6), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_models_that_are_the_same_travel_once():
     """One model in the first round, six in the second: in blocks of two that is 1 + 3 turns."""
     result = run(alone(block=2), WORLD.federation, rounds=2)
@@ -71,6 +72,7 @@ def test_models_that_are_the_same_travel_once():
     assert result.clients["bytes_down"].to_list() == [turns * 2 * MODEL_BYTES + offered] * 6
 
 
+@pytest.mark.slow
 def test_blocks_make_no_difference():
     one, all_at_once = (
         points(run(fc(radius="k_nearest:k=3", block=block), WORLD.federation, rounds=3)) for block in (1, 6)
@@ -161,6 +163,7 @@ def test_local_rounds_in_between_leave_momentum_out_but_feed_it():
     np.testing.assert_allclose(memory, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_united_models_are_equal_to_the_last_bit_and_then_travel_once():
     clusters = linear_clusters(num_clients=9, num_groups=3)
     method = federated_clustering(clusters.model, plan=STEP, radius="k_nearest:k=3", unite=2, block=1)

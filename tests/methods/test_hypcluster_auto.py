@@ -158,6 +158,7 @@ def four_laws():
 MODEL = density((0,), 8)
 
 
+@pytest.mark.slow
 def test_four_natural_clusters_are_found_among_one_to_five():
     """Models are counted through all numbers: those of q = 4 come after the 1 + 2 + 3 of the smaller ones."""
     plan = Plan(batch=None, epochs=5, lr=1.5)

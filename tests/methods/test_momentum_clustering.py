@@ -113,6 +113,7 @@ def lying(value, *liars):
     return Attack(name="lying", share=len(liars) / 12, members=is_liar, forge=forge)
 
 
+@pytest.mark.slow
 def test_liars_far_away_change_nothing_but_who_is_there():
     """Three of twelve, one of each group, send huge numbers or none: the honest get the same models."""
     honest = [uid for uid in range(12) if uid not in (0, 1, 2)]

@@ -64,6 +64,7 @@ def test_slopes_at_one_model_lead_to_the_optima(line):
     np.testing.assert_allclose(found, world.truth, atol=5e-5)
 
 
+@pytest.mark.slow
 def test_noisy_clusters_move_as_if_they_were_known():
     """The same trajectory as with known clusters, at a mean squared distance of lr / (n (2 - lr)), n = 4."""
     world = quadratics(num_clients=8, num_groups=2, dim=10)

@@ -536,6 +536,7 @@ def test_a_file_that_holds_no_array_is_named(tmp_path, content):
 
 
 @pytest.mark.parametrize("lam", [0.3, *(pytest.param(lam, marks=pytest.mark.slow) for lam in (0.05, 0.7, 0.99))])
+@pytest.mark.slow
 def test_single_steps_of_the_prescribed_size_stay_within_the_guaranteed_excess(lam):
     """l = (h - x)^2 / 2 on [0, 1]: strong convexity, slopes and size are all 1. A hundred clients give 40 rows each."""
     y = jax.random.uniform(jax.random.key(1), (100, 40)) ** jnp.linspace(0.3, 3.0, 100)[:, None]

@@ -494,6 +494,7 @@ def common_of(result):
     return np.asarray(jax.nn.softmax(result.state.server.base.weights.params["logits"]), float)
 
 
+@pytest.mark.slow
 def test_a_common_model_trained_apart_is_of_no_use_to_those_who_need_it():
     result = example()
 
@@ -503,6 +504,7 @@ def test_a_common_model_trained_apart_is_of_no_use_to_those_who_need_it():
     assert odd_loss(common) > 4.5
 
 
+@pytest.mark.slow
 def test_a_common_model_trained_jointly_serves_those_who_need_it():
     """log 50 = 3.912 is the least there is; the common model is near, and nearly all of even clients is their own."""
     result = example(joint=True, warm=50)

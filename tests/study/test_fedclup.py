@@ -120,8 +120,8 @@ def test_rounds_with_the_automatic_count_are_few_and_averaging_needs_more(lam):
 def test_a_row_of_rounds_fails_where_a_tenth_more_are_needed():
     line = rounds.Counted(10.0, 9.47, 6, 41.0, 78.0, 49.0, 294.0, 83.0, 40.0, 60.0, 43, 258)
 
-    assert not _named(fc._rounds_rows(line), "rounds-10").met
-    assert _named(fc._rounds_rows(line._replace(auto=48.0)), "rounds-10").met
+    assert not _named(fc._rounds_rows(line._replace(auto=48.0)), "rounds-10").met
+    assert _named(fc._rounds_rows(line._replace(auto=47.0)), "rounds-10").met
 
 
 def _named(rows, name):

@@ -69,6 +69,7 @@ def test_a_line_of_the_figure_follows_its_recursion(world, arms, name, owners, m
     assert found[2] == pytest.approx(by_hand(world, first, np.array(owners), lr, 20, momentum), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_with_enough_inner_rounds_clusters_need_not_be_known(world, arms):
     starts = synthetic.near_truth(world, 3)
 
@@ -150,6 +151,7 @@ def test_enough_inner_rounds_are_as_good_as_known_clusters_in_the_mean(enough, s
     assert all(row.bar is None for row in rows[1:])
 
 
+@pytest.mark.slow
 def test_strangers_are_counted_by_rounds(world):
     """Keeping everybody is keeping strangers in all rounds; keeping a group's size of the nearest, in none."""
     starts = synthetic.near_truth(world, 3)

@@ -20,6 +20,7 @@ from plures.types import Plan
 
 
 @pytest.mark.parametrize("seeds", [range(5), pytest.param(range(100), marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_four_clusters_are_the_natural_ones(seeds):
     found = density.played(density.by_text(density.CLUSTERS.format(4)), 100, seeds)
 

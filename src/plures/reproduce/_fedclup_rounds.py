@@ -73,7 +73,7 @@ def nearest(problems: Sequence[Quadratics]) -> Quadratics:
 
     def off(problem: Quadratics) -> float:
         mine = [_exact(problem, lam) for lam in LISTED] + [_automatic(problem, lam) for lam in LISTED]
-        listed = [*LISTED_EXACT.values(), *(rounds for rounds, _ in LISTED.values())]
+        listed = [*(LISTED_EXACT[lam] for lam in LISTED), *(rounds for rounds, _ in LISTED.values())]
         return float(np.abs(np.log(np.array(mine) / np.array(listed))).sum())
 
     return min(problems, key=off)
