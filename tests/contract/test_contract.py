@@ -11,8 +11,8 @@ TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
 BENCHES: dict[str, Bench] = {}
 
 
-# They share their functions with momentum_clustering, hypcluster, fedavg, mapper, fedclup and convex_clustering, which are
-# checked every time.
+# They share their functions with momentum_clustering, hypcluster, fedavg and mapper, which are checked
+# every time.
 SLOW = {
     "agnostic",
     "ditto|guard",
@@ -20,12 +20,8 @@ SLOW = {
     "fedprox",
     "hypcluster_auto",
     "ifca",
-    "l2gd",
-    "mr_mtl",
     "myopic_clustering",
     "oracle",
-    "pfedme",
-    "squared_penalty",
 }
 
 

@@ -222,20 +222,26 @@ def concluded(part: Part, server: Facts, told: Told, counts: Array, weights: Arr
     time = _mean(told.time, counts)
     lam = server.curvature * jnp.where(number > 1, share / jnp.maximum(1 - share, 1e-6), 1.0)
     lam = jnp.clip(lam, 1e-6 * most, jnp.where(time > 0, FOLLOWED / jnp.maximum(time, 1e-30), STEEPEST * most))
+    lam = to_a_percent(lam)
     factor = jnp.where(counts, 1 / jnp.maximum(weights * server.usual, 1e-30), 1.0)
     noise = size * _mean(told.inverse, counts)
     return server._replace(
         lam=lam,
         factor=server.factor.at[uids].set(jnp.clip(factor, 1e-3, 1e3)),
         known=server.known.at[uids].set(counts),
-        noise=noise,
-        heterogeneity=part.size * size * server.usual / lam,
+        noise=to_a_percent(noise),
+        heterogeneity=to_a_percent(part.size * size * server.usual / lam),
         alike=(number > 1) & flat,
         bounds=Bounds(jnp.clip(least, FLATTEST * most, most), most),
         time=time,
         spare=jnp.where(likely, 1.0, spare),
         heard=number.astype(jnp.float32),
     )
+
+
+def to_a_percent(value: Array) -> Array:
+    """A positive number rounded to a percent, far finer than estimates are: rounding errors then do not show."""
+    return jnp.exp(0.01 * jnp.round(100 * jnp.log(jnp.maximum(value, 1e-30))))
 
 
 def posterior(likely: Array) -> tuple[Array, Array]:
@@ -312,7 +318,7 @@ def _by_spread(part: Part, server: Facts, said: Said, counts: Array, uids: Array
     middle = jnp.where(number > 0, middle, part.vector(server.shared))
     return server._replace(
         shared=part.put(middle, part.rest(server.shared)),
-        lam=jnp.clip(lam, 1e-6 * most, FOLLOWED / time),
+        lam=to_a_percent(jnp.clip(lam, 1e-6 * most, FOLLOWED / time)),
         factor=server.factor.at[uids].set(jnp.clip(factor, 1e-3, 1e3)),
         known=server.known.at[uids].set(counts),
         noise=_mean(said.noise, counts),
