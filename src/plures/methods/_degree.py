@@ -221,8 +221,7 @@ def concluded(part: Part, server: Facts, told: Told, counts: Array, weights: Arr
     least = jnp.where(counts, told.least, jnp.inf).min()
     time = _mean(told.time, counts)
     lam = server.curvature * jnp.where(number > 1, share / jnp.maximum(1 - share, 1e-6), 1.0)
-    lam = jnp.clip(lam, 1e-6 * most, jnp.where(time > 0, FOLLOWED / jnp.maximum(time, 1e-30), STEEPEST * most))
-    lam = to_a_percent(lam)
+    lam = _within(lam, 1e-6 * most, jnp.where(time > 0, FOLLOWED / jnp.maximum(time, 1e-30), STEEPEST * most))
     factor = jnp.where(counts, 1 / jnp.maximum(weights * server.usual, 1e-30), 1.0)
     noise = size * _mean(told.inverse, counts)
     return server._replace(
@@ -237,6 +236,11 @@ def concluded(part: Part, server: Facts, told: Told, counts: Array, weights: Arr
         spare=jnp.where(likely, 1.0, spare),
         heard=number.astype(jnp.float32),
     )
+
+
+def _within(lam: Array, least: Array, most: Array) -> Array:
+    """lam to a percent, no smaller than ``least`` and no larger than ``most``, which is not rounded."""
+    return jnp.where(lam < most, jnp.clip(to_a_percent(lam), least, most), most)
 
 
 def to_a_percent(value: Array) -> Array:
@@ -318,7 +322,7 @@ def _by_spread(part: Part, server: Facts, said: Said, counts: Array, uids: Array
     middle = jnp.where(number > 0, middle, part.vector(server.shared))
     return server._replace(
         shared=part.put(middle, part.rest(server.shared)),
-        lam=to_a_percent(jnp.clip(lam, 1e-6 * most, FOLLOWED / time)),
+        lam=_within(lam, 1e-6 * most, FOLLOWED / time),
         factor=server.factor.at[uids].set(jnp.clip(factor, 1e-3, 1e3)),
         known=server.known.at[uids].set(counts),
         noise=_mean(said.noise, counts),
