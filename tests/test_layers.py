@@ -15,6 +15,8 @@ LAYERS = [
     ["types"],
     ["tree", "keys", "registry"],
     ["local", "aggregate", "models", "survey", "envelope"],
+    ["parting"],
+    ["norms"],
     ["methods", "personalize", "channel", "data", "solvers"],
     ["records"],
     ["engine"],

@@ -17,10 +17,10 @@ from plures.engine import Settings
 from plures.engine.cohort import cohort
 from plures.engine.executors import executor
 from plures.engine.liars import bound, check_liars, spoiled
-from plures.errors import BadFile, BadValue, UnknownChoice, UserError
+from plures.errors import BadFile, BadValue, UnknownChoice, Unsupported, UserError
 from plures.keys import root
 from plures.study import build_attack, build_channel, build_method, build_model, default_methods, default_model
-from plures.types import Channel, Model, Plan
+from plures.types import Channel, Method, Model, Plan
 
 
 class Part(BaseModel):
@@ -88,6 +88,7 @@ class Study(Part):
     data: DataPart = DataPart()
     model: str | None = None
     plan: PlanPart = PlanPart()
+    norm: Literal["share", "local", "affine", "recalibrate"] = "share"
     methods: tuple[str, ...] | None = Field(default=None, min_length=1)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     rounds: int = Field(default=60, ge=1, strict=True)
@@ -108,12 +109,15 @@ class Study(Part):
         lies = [build_attack(text, seen.known) for text in self.attack]
         return (*lies, *(build_channel(text, seen.known) for text in self.channels))
 
+    def _built(self, text: str, model: Model, seen: Federation) -> Method:
+        return build_method(text, model, plan=self.plan.build(), facts=seen.known, norm=self.norm)
+
     def _check_lies(self, seen: Federation, model: Model) -> None:
         """Refuse attacks by nobody or by all, on data they are not for, or by more than a method is made for."""
         settings = Settings(rounds=self.rounds, cohort=self.cohort, channels=self.all_channels(seen))
         spoiled(bound(settings.channels, seen.num_clients), seen)
         for text in self.methods or default_methods(seen):
-            method = build_method(text, model, plan=self.plan.build(), facts=seen.known)
+            method = self._built(text, model, seen)
             check_liars(method, settings, seen.num_clients, label=text)
 
     def federations(self) -> tuple[Federation, Federation | None]:
@@ -124,11 +128,12 @@ class Study(Part):
         """(seen, unseen) clients, after everything was built once; one error lists every mistake."""
         mistakes: list[UserError] = []
 
-        def tried(build: Callable[[], Any]) -> Any:
+        def tried(build: Callable[[], Any], *, unless: tuple[type[UserError], ...] = ()) -> Any:
             try:
                 return build()
             except UserError as error:
-                mistakes.append(error)
+                if not isinstance(error, unless):
+                    mistakes.append(error)
                 return None
 
         for name, given in (("methods", self.methods or ()), ("seeds", self.seeds)):
@@ -144,9 +149,11 @@ class Study(Part):
             if chosen is not None:
                 tried(lambda: chosen.size(seen.num_clients))
             model = tried(lambda: build_model(self.model or default_model(seen), seen))
+            # With another model than the one meant, names and options can be checked, but not whether they go together.
+            others = (Unsupported,) if model is None else ()
             model = model or build_model(default_model(seen), seen)
             for text in self.methods or default_methods(seen):
-                tried(partial(build_method, text, model, plan=self.plan.build(), facts=seen.known))
+                tried(partial(self._built, text, model, seen), unless=others)
         facts = None if found is None else seen.known
         for build, texts in ((build_attack, self.attack), (build_channel, self.channels)):
             for text in texts:

@@ -138,11 +138,16 @@ def objective(model: Model) -> Loss:
 
     def loss(key: Key, weights: Weights, batch: Batch) -> tuple[Array, Tree]:
         outputs, stats = model.forward(key, weights, batch.x, batch.mask)
-        losses = model.loss(outputs, batch.y)
-        counted = losses if batch.weight is None else batch.weight * losses
-        return masked_mean(counted, batch.mask) + penalty(model, weights), stats
+        return training_loss(model, weights, outputs, batch), stats
 
     return loss
+
+
+def training_loss(model: Model, weights: Weights, outputs: Array, batch: Batch) -> Array:
+    """The mean loss of a batch's outputs, rows counted by their weights, with the model's own penalty."""
+    losses = model.loss(outputs, batch.y)
+    counted = losses if batch.weight is None else batch.weight * losses
+    return masked_mean(counted, batch.mask) + penalty(model, weights)
 
 
 def near(model: Model, anchor: Weights, lam: Array | float) -> Loss:

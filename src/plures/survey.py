@@ -67,6 +67,7 @@ def surveyed(
         offer=offer,
         answer=None,
         settle=None,
+        trained=None,
         turns=1,
         receivers=None,
         train=train,

@@ -129,7 +129,8 @@ class Model:
     ``stats`` returned, rows with a false mask ignored by batch statistics. ``loss`` is per example. ``task`` is
     "classification", "binary", "regression", "density" or "sequence". ``parts``
     maps a part's name ("body", "head", "norm") to patterns of the paths of its leaves ("params/head/*"). ``summary``
-    says what of its rows determines the loss, where that is less than the rows.
+    says what of its rows determines the loss, where that is less than the rows. ``features`` are the inputs of the last
+    layer (evaluation mode); ``featured`` is the training pass with the features it had: outputs, features, stats.
     """
 
     init: Callable[[Key], Weights]
@@ -142,6 +143,7 @@ class Model:
     task: str
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     features: Callable[[Weights, Array], Array] | None = None
+    featured: Callable[[Key, Weights, Array, Array], tuple[Array, Array, Tree]] | None = None
     penalty: Callable[[Tree], Array] | None = None
     summary: Summary | None = None
 
@@ -217,6 +219,7 @@ class Method:
     ``common``   client               (offer) -> served: the one model for all, where there is one
     ``assign``   client               (offer, private, data) -> info: its "cluster", and how surely
     ``facts``    client               (offer, private, served) -> info: what is worth telling of its model
+    ``trained``  client               (download, private, upload) -> the model its training ended with, where they tell it
     ``notes``    server, at the end   (server) -> warnings in plain words
     ``tells``    server, at the end   (server) -> what is worth knowing, in plain words
     ``forecast`` before a run         (num_clients, sizes of planted groups) -> its cost, and warnings
@@ -231,7 +234,7 @@ class Method:
     groups and domains it reads.
     ``num_clusters``: how many ``assign`` tells apart; 0 is as many as there are clients. ``lanes``: models a client trains side by side when it is
     served. ``tolerates(num_clients)``: how many liars it is made for; None promises nothing. Uids of training clients are 0..num_clients-1, so a server table is an array indexed by uid; clients
-    never seen in training have larger uids. Equality is identity: a Method is a valid static argument of ``jit``.
+    never seen in training have larger uids. ``norm`` is what is done with normalization layers (see ``plures.norms``). Equality is identity: a Method is a valid static argument of ``jit``.
     """
 
     model: Model
@@ -249,6 +252,7 @@ class Method:
     common: Callable[[Tree], Tree] | None = None
     assign: Callable[[Tree, Tree, Data], Info] | None = None
     facts: Callable[[Tree, Tree, Tree], Info] | None = None
+    trained: Callable[[Tree, Tree, Tree], Weights] | None = None
     notes: Callable[[Tree], list[str]] | None = None
     tells: Callable[[Tree], list[str]] | None = None
     forecast: Callable[[int, Sequence[int]], Forecast] | None = None
@@ -262,6 +266,7 @@ class Method:
     num_domains: int = 0
     num_clusters: int = 1
     lanes: int = 1
+    norm: str = "share"
 
     def offered(self, server: Tree, uid: Array) -> Tree:
         """What a client downloads to join and to serve."""

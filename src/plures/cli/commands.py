@@ -27,6 +27,7 @@ from plures.cli.worth import worth_command
 from plures.config import Study, make_study, read_study
 from plures.data import Federation
 from plures.errors import BadFile, BadValue, MethodWarning, UnknownChoice
+from plures.norms import norms_said
 from plures.registry import CHANNELS, METHODS, MODELS, PERSONALIZERS, REPRODUCTIONS
 from plures.report.terminal import DECISIONS_LEGEND, LEGEND, decisions_table, leaderboard, rows_table, study_bars
 from plures.study import Comparison, Guidance, compare, default_methods, default_options, forecasts, guide
@@ -183,6 +184,7 @@ def _settings(study: Study, seen: Federation) -> dict[str, Any]:
     return {
         "model": study.model,
         "plan": study.plan.build(),
+        "norm": study.norm,
         "rounds": study.rounds,
         "seeds": study.seeds,
         "cohort": study.cohort,
@@ -210,7 +212,9 @@ def noted() -> Iterator[list[str]]:
 def tell_forecasts(study: Study, methods: Sequence[str], seen: Federation) -> list[str]:
     """Say what methods cost and what is likely to go wrong; the warnings, which the runs will repeat."""
     found: list[str] = []
-    ahead_of = forecasts(methods, seen, study.model, study.plan.build(), study.all_channels(seen), study.cohort)
+    ahead_of = forecasts(
+        methods, seen, study.model, study.plan.build(), study.all_channels(seen), study.cohort, study.norm
+    )
     for name, ahead in ahead_of.items():
         say(f"{name}: {ahead.cost}", style="dim")
         warned = [f"{name}: {warning}" for warning in ahead.warnings]
@@ -251,6 +255,8 @@ def play_study(study: Study, out: Path) -> None:
     (out / "data.json").write_text(json.dumps(about, indent=2))
     console.print(leaderboard(result, width=console.width))
     console.print(LEGEND, style="dim")
+    if result.norms:
+        say(norms_said(result.norms))
     for line in result.told:
         say(line)
     tell_threat(result)

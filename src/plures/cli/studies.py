@@ -28,6 +28,9 @@ def study_options(
     batch: Annotated[int, typer.Option(help="Local batch size; 0 is full batch.")] = 10,
     lr: Annotated[float, typer.Option(help="Local step size.")] = 0.1,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
+    norm: Annotated[
+        str, typer.Option(help="Normalization layers: share, local, affine (statistics private), recalibrate.")
+    ] = "share",
     eval_every: Annotated[int, typer.Option(help="Rounds between evaluations on valid rows.")] = 10,
     channel: Annotated[list[str] | None, typer.Option("--channel", help="E.g. 'drop_out:share=0.2'.")] = None,
     attack: Annotated[
@@ -54,7 +57,7 @@ def study_of(given: Mapping[str, Any]) -> Study:
         "seeds": list(range(given["seeds"])),
         "channels": given["channel"] or [],
         "attack": given["attack"] or [],
-        **{name: given[name] for name in ("model", "eval_every", "rounds", "cohort", "executor")},
+        **{name: given[name] for name in ("model", "norm", "eval_every", "rounds", "cohort", "executor")},
     }
     if given["methods"]:
         found["methods"] = given["methods"]

@@ -109,6 +109,7 @@ def _sweep(study: Study, seen: Federation, swept: Mapping[str, Any], budget: Bud
         seeds=study.seeds,
         model=study.model,
         plan=study.plan.build(),
+        norm=study.norm,
         budget=budget,
         cohort=study.cohort,
         channels=study.all_channels(seen),

@@ -36,8 +36,8 @@ class Subject:
 
     @property
     def model(self) -> Model:
-        """A tiny model; one with a body and a head for an entry tagged ``parts``."""
-        return worlds.model(parts="parts" in self.entry.tags)
+        """A tiny model; with a body and a head for an entry tagged ``parts``, with batch norm for one tagged ``norm``."""
+        return worlds.model(parts="parts" in self.entry.tags, norm="norm" in self.entry.tags)
 
     @staticmethod
     def method(entry: Entry) -> Subject:

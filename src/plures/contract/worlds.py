@@ -14,6 +14,7 @@ import numpy as np
 from plures.data import Federation
 from plures.models.linear import softmax
 from plures.models.mlp import mlp
+from plures.models.mlp_norm import mlp_norm
 from plures.types import Model, Plan
 
 SIZES = ((5, 2, 2), (9, 3, 3), (4, 2, 3), (7, 2, 2), (6, 2, 2), (0, 2, 2), (5, 2, 2), (6, 3, 2))
@@ -25,8 +26,10 @@ PLAN = Plan(epochs=1, batch=4, lr=0.2)
 FULL_BATCH = Plan(epochs=2, batch=None, lr=0.2)
 
 
-def model(*, parts: bool = False) -> Model:
-    """Softmax regression with a little ridge, so that every optimum is finite; or a body and a head."""
+def model(*, parts: bool = False, norm: bool = False) -> Model:
+    """Softmax regression with a little ridge, so that every optimum is finite; or a body and a head; or with batch norm."""
+    if norm:
+        return mlp_norm((DIM,), CLASSES, hidden=(4,))
     return mlp((DIM,), CLASSES, hidden=(4,)) if parts else softmax((DIM,), CLASSES, ridge=0.01)
 
 

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from plures import tree
 from plures.errors import BadValue, UnknownChoice
 from plures.local import mean_loss
 from plures.methods.fedavg import Server, fedavg
@@ -99,7 +100,11 @@ def agnostic(
         return Domains(after, moved(server.lam, losses, mine.sum(0) > 0, domain_lr, rule), counts)
 
     told = num_domains if num_domains > 1 else 0
-    return replace(base, start=start, send=send, train=train, merge=merge, num_domains=told)
+
+    def trained(shared: Weights, private: Tree, upload: Report) -> Weights:
+        return tree.add(shared, upload.update)
+
+    return replace(base, start=start, send=send, train=train, merge=merge, trained=trained, num_domains=told)
 
 
 def moved(lam: Array, losses: Array, seen: Array, step: float, rule: str) -> Array:

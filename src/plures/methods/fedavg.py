@@ -87,6 +87,7 @@ def fedavg(
         predict=model.apply,
         plan=plan,
         common=lambda shared: shared,
+        trained=lambda shared, private, update: tree.add(shared, update),
         tolerates=partial(num_tolerated, aggregate) if average.robust else None,
     )
 

@@ -180,6 +180,9 @@ def clustering(base: Method, num_clusters: int, reseed_after: int | None = None)
         sure = posterior(losses, data.train.count).max()
         return {"cluster": assigned(losses, choice, data), "margin": margin(losses), "confidence": sure}
 
+    def trained(choice: Choice, private: Tree, upload: Chosen) -> Weights:
+        return tree.add(tree.at(choice.models, upload.cluster), upload.update)
+
     return replace(
         base,
         start=start,
@@ -187,6 +190,7 @@ def clustering(base: Method, num_clusters: int, reseed_after: int | None = None)
         train=train,
         merge=merge,
         serve=serve,
+        trained=trained,
         common=None,
         assign=assign,
         notes=notes_of,

@@ -123,6 +123,7 @@ def _side_by_side(base: Method, loops: tuple[Method, ...]) -> Method:
         serve=serve,
         common=None,
         lanes=len(loops),
+        trained=None,  # one for each number of clusters
         tolerates=None,  # a cluster may be small
     )
 

@@ -69,4 +69,5 @@ def local_only(model: Model, *, plan: Plan = Plan(), newcomer_epochs: int = 100)
         predict=model.apply,
         plan=plan,
         full_cohort=True,
+        norm="local",
     )

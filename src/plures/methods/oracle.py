@@ -71,9 +71,13 @@ def oracle(
     def assign(models: Weights, private: Tree, data: Data) -> Info:
         return {"cluster": jnp.maximum(jnp.asarray(data.group), 0)}
 
+    def trained(models: Weights, private: Tree, upload: Grouped) -> Weights:
+        return tree.add(tree.at(models, jnp.maximum(upload.group, 0)), upload.update)
+
     return replace(
         base,
         start=start,
+        trained=trained,
         train=train,
         merge=merge,
         serve=serve,

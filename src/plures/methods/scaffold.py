@@ -106,4 +106,5 @@ def scaffold(
         merge=merge,
         serve=serve,
         common=lambda download: download.weights,
+        trained=None,  # its controls are messages about all of the model
     )

@@ -100,18 +100,27 @@ def from_functions(
     forward: Callable[[Key, Tree, Array], Array] | None = None,
     parts: Mapping[str, tuple[str, ...]] | None = None,
     features: Callable[[Tree, Array], Array] | None = None,
+    train_features: Callable[[Key, Tree, Array], Array] | None = None,
     penalty: Callable[[Tree], Array] | None = None,
     summary: Summary | None = None,
 ) -> Model:
     """A model without running statistics, from functions of its params.
 
-    ``forward(key, params, x)`` is the training pass where it differs from ``apply`` (dropout). ``parts`` are
-    patterns of paths within params ("head/*").
+    ``forward(key, params, x)`` is the training pass where it differs from ``apply`` (dropout), ``train_features`` the
+    features in it. ``parts`` are patterns of paths within params ("head/*").
     """
 
     def train_pass(key: Key, weights: Weights, x: Array, mask: Array) -> tuple[Array, Tree]:
         outputs = apply(weights.params, x) if forward is None else forward(key, weights.params, x)
         return outputs, weights.stats
+
+    def featured(key: Key, weights: Weights, x: Array, mask: Array) -> tuple[Array, Array, Tree]:
+        # Compiled together, what the outputs and the features have in common is computed once.
+        outputs, stats = train_pass(key, weights, x, mask)
+        if train_features is not None:
+            return outputs, train_features(key, weights.params, x), stats
+        assert features is not None
+        return outputs, features(weights.params, x), stats
 
     return Model(
         init=lambda key: Weights(init(key)),
@@ -124,6 +133,7 @@ def from_functions(
         task=task.name,
         parts={name: tuple(f"params/{p}" for p in patterns) for name, patterns in (parts or {}).items()},
         features=None if features is None else lambda weights, x: features(weights.params, x),
+        featured=None if features is None else featured,
         penalty=penalty,
         summary=summary,
     )
@@ -143,7 +153,8 @@ def from_flax(
     Batch norm lives in ``stats``; dropout draws from the training key. A module that also takes ``mask`` is
     told which rows count, so that short batches do not spoil batch statistics. ``parts`` are patterns of paths
     within the variables ("params/Dense_1/*", "stats/*"); "norm" is found by itself. ``dtype`` is that of
-    the inputs (integers for embeddings). ``features`` names a module method that returns penultimate activations.
+    the inputs (integers for embeddings). ``features`` names a module method that returns penultimate activations, and
+    which the module calls to predict.
     """
     takes_mask = "mask" in inspect.signature(type(module).__call__).parameters
     if features is not None and not hasattr(module, features):
@@ -167,6 +178,21 @@ def from_flax(
         outputs, changed = call(weights, x, train=True, rngs={"dropout": key}, mutable=["batch_stats"], **extra)
         return outputs, changed.get("batch_stats", weights.stats)
 
+    def featured(key: Key, weights: Weights, x: Array, mask: Array) -> tuple[Array, Array, Tree]:
+        extra = {"mask": mask} if takes_mask else {}
+        outputs, changed = call(
+            weights,
+            x,
+            train=True,
+            rngs={"dropout": key},
+            mutable=["batch_stats", "intermediates"],
+            capture_intermediates=lambda layer, name: layer.path == () and name == features,
+            **extra,
+        )
+        if features not in changed["intermediates"]:
+            raise Unsupported(f"the module does not call its method {features}, which is to return its features")
+        return outputs, changed["intermediates"][features][0], changed.get("batch_stats", weights.stats)
+
     def penultimate(weights: Weights, x: Array) -> Array:
         return call(weights, x, method=features, train=False)
 
@@ -181,6 +207,7 @@ def from_flax(
         task=task.name,
         parts={"norm": _norm_patterns(init), **(parts or {})},
         features=None if features is None else penultimate,
+        featured=None if features is None else featured,
     )
 
 

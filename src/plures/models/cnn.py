@@ -63,6 +63,7 @@ def emnist_cnn(
         task=CLASSIFICATION,
         parts={"body": ("conv_*", "dense_*"), "head": ("head/*",)},
         features=features,
+        train_features=lambda key, params, x: features(params, x, key),
     )
 
 

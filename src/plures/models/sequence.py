@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 from jax import Array
 
 from plures import registry
 from plures.errors import BadValue
 from plures.models.build import SEQUENCE, from_functions
+from plures.models.layers import headed
 from plures.models.linear import dense
 from plures.models.mlp import dense_init
 from plures.types import Key, Model, Tree
@@ -23,11 +25,7 @@ def char_mlp(
     Inputs are (rows, length) whole numbers below ``num_outputs``, outputs (rows, length, num_outputs). Positions before
     the start of a text have an embedding of their own.
     """
-    if len(shape) != 1:
-        raise BadValue("shape", shape, "a text (length,)")
-    for name, given in (("context", context), ("dim", dim), ("hidden", hidden)):
-        if given < 1:
-            raise BadValue(name, given, "1 or more")
+    _check(shape, context=context, dim=dim, hidden=hidden)
 
     def init(key: Key) -> Tree:
         key_embed, key_dense, key_head = jax.random.split(key, 3)
@@ -57,3 +55,37 @@ def char_mlp(
         parts={"body": ("embed/*", "dense_*"), "head": ("head/*",)},
         features=features,
     )
+
+
+class Reader(nn.Module):
+    """An embedding of ``dim`` numbers, and a GRU that reads the text from its start."""
+
+    num_symbols: int
+    dim: int
+    hidden: int
+
+    @nn.compact
+    def __call__(self, x: Array, train: bool, mask: Array | None = None) -> Array:
+        """(rows, length) whole numbers -> (rows, length, hidden)."""
+        known = nn.Embed(self.num_symbols, self.dim)(x)
+        return nn.RNN(nn.GRUCell(self.hidden))(known)
+
+
+@registry.model(title="Character GRU", paper="arXiv:1406.1078")
+def char_gru(shape: tuple[int, ...], num_outputs: int, *, dim: int = 8, hidden: int = 64) -> Model:
+    """A recurrent network with gates (GRU) that reads a text from its start, with a head at every position.
+
+    Inputs are (rows, length) whole numbers below ``num_outputs``, outputs (rows, length, num_outputs). Each text starts
+    from a state of zeros.
+    """
+    _check(shape, dim=dim, hidden=hidden)
+    return headed(Reader(num_outputs, dim, hidden), shape, num_outputs, SEQUENCE, jnp.int32)
+
+
+def _check(shape: tuple[int, ...], **sizes: int) -> None:
+    """Refuse what is no text, and sizes below 1."""
+    if len(shape) != 1:
+        raise BadValue("shape", shape, "a text (length,)")
+    for name, given in sizes.items():
+        if given < 1:
+            raise BadValue(name, given, "1 or more")

@@ -7,7 +7,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +21,7 @@ from plures.data import Federation
 from plures.engine import Progress, Run, Settings, Threat, prepare
 from plures.engine.liars import attacks_in, bound, byzantine, check_liars, forecast_of, threat_of
 from plures.errors import BadData, BadFile, BadValue, MethodWarning
+from plures.norms import has_norm
 from plures.study.spec import build_method, build_model, default_model
 from plures.study.statistics import bootstrap, over_seeds, share_worse, worst_decile
 from plures.types import Channel, Forecast, Method, Model, Plan
@@ -58,6 +59,9 @@ class Comparison:
     seconds: Mapping[str, float]
     threat: Threat | None = None
     told: tuple[str, ...] = ()  # by methods, of their first seed
+    norms: Mapping[str, str] = field(
+        default_factory=dict
+    )  # policies for normalization layers; {} for a model without
 
     @property
     def honest(self) -> pl.DataFrame:
@@ -131,13 +135,14 @@ def compare(
     unseen: Federation | None = None,
     model: str | Model | None = None,
     plan: Plan = Plan(),
+    norm: str = "share",
     seeds: Sequence[int] = (0, 1, 2),
     out: str | Path | None = None,
     progress: Callable[[StudyProgress], None] | None = None,
     config: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Comparison:
-    """Run every method with every seed; ``settings`` are those of a run.
+    """Run every method with every seed; ``settings`` are those of a run, ``norm`` a policy for normalization layers.
 
     Methods are named as on the command line, or given as {label: Method}; then ``model`` is theirs.
     Every method is built before the first run starts, so a mistake in the last name costs no time. With ``out``
@@ -146,7 +151,7 @@ def compare(
     methods = [methods] if isinstance(methods, str) else methods
     limits = Settings.of({"rounds": rounds, **settings, "checkpoint": "checked"})
     check_given(methods, seeds, federation, limits)
-    built = dict(methods) if isinstance(methods, Mapping) else built_methods(methods, federation, model, plan)
+    built = dict(methods) if isinstance(methods, Mapping) else built_methods(methods, federation, model, plan, norm)
     for name, method in built.items():
         check_liars(method, limits, federation.num_clients, label=name)
     threat = threat_of(limits.channels, federation.num_clients)
@@ -167,7 +172,7 @@ def compare(
             table, spent = run.clients, run.seconds
             told.setdefault(name, run.told)
             if folder is not None:
-                save_run(folder, run, header(name, seed, config), mark)
+                save_run(folder, run, header(name, seed, built[name], config), mark)
         elif folder is not None:
             told.setdefault(name, json.loads((folder / "done.json").read_text()).get("told", []))
         labels = [pl.lit(name).alias("method"), pl.lit(seed).alias("seed")]
@@ -175,7 +180,8 @@ def compare(
         seconds[name] += spent
     every = pl.concat(tables, how="diagonal_relaxed")
     said = tuple(f"{name}: {line}" for name, lines in told.items() for line in lines)
-    result = Comparison(every, chosen.score, chosen.higher_is_better, seconds, threat, said)
+    norms = {name: method.norm for name, method in built.items()} if has_norm(chosen) else {}
+    result = Comparison(every, chosen.score, chosen.higher_is_better, seconds, threat, said, norms)
     if out is not None:
         save_comparison(Path(out), result)
     return result
@@ -241,11 +247,11 @@ def honest_rows(federation: Federation, settings: Settings) -> np.ndarray:
 
 
 def built_methods(
-    names: Sequence[str], federation: Federation, model: str | Model | None, plan: Plan
+    names: Sequence[str], federation: Federation, model: str | Model | None, plan: Plan, norm: str = "share"
 ) -> dict[str, Method]:
-    """Methods by their names, all with one model."""
+    """Methods by their names, all with one model and one policy for its normalization layers."""
     chosen = model if isinstance(model, Model) else build_model(model or default_model(federation), federation)
-    return {name: build_method(name, chosen, plan=plan, facts=federation.known) for name in names}
+    return {name: build_method(name, chosen, plan=plan, facts=federation.known, norm=norm) for name in names}
 
 
 def forecasts(
@@ -255,9 +261,10 @@ def forecasts(
     plan: Plan,
     channels: Sequence[Channel] = (),
     cohort: int | str | None = None,
+    norm: str = "share",
 ) -> dict[str, Forecast]:
     """What methods say before a study starts, those that have something to say."""
-    built = built_methods(names, federation, model, plan)
+    built = built_methods(names, federation, model, plan, norm)
     found = {name: forecast_of(method, federation, channels, cohort) for name, method in built.items()}
     return {name: ahead for name, ahead in found.items() if ahead is not None}
 
@@ -268,13 +275,14 @@ def run_folder(out: Path, method: str, seed: int) -> Path:
     return out / "runs" / (name if name.strip(".") else name.replace(".", "%2E")) / f"seed-{seed}"
 
 
-def header(method: str, seed: int, config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a record says about itself: settings, seed and versions."""
+def header(name: str, seed: int, method: Method, config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a record says about itself: settings, seed, what is done with normalization layers, and versions."""
     versions = {"plures": __version__, "python": platform.python_version(), "jax": jax.__version__}
     device = f"{jax.default_backend()}:{jax.devices()[0].device_kind}"
     return {
-        "method": method,
+        "method": name,
         "seed": seed,
+        "norm": method.norm if has_norm(method.model) else None,
         "config": dict(config or {}),
         "versions": {**versions, "numpy": np.__version__, "polars": pl.__version__},
         "platform": sys.platform,
@@ -307,6 +315,8 @@ def save_comparison(out: Path, result: Comparison) -> None:
         "higher_is_better": result.higher_is_better,
         "leaderboard": rows,
     }
+    if result.norms:
+        about["norm"] = dict(result.norms)
     if result.threat is not None:
         about["attack"] = about_threat(result.threat)
     (out / "summary.json").write_text(json.dumps(about, indent=2))
@@ -322,7 +332,8 @@ def _mark(method: Method, federation: Federation, settings: Settings) -> str:
     plan = method.plan
     local = f"{plan.epochs} {plan.steps} {plan.batch} {plan.lr}"
     lies = "".join(f", {one.name} {one.share}" for one in attacks_in(settings.channels))
-    said = f"rounds {settings.rounds}, cohort {settings.cohort}, plan {local}{lies}"
+    norm = "" if method.norm == "share" else f", norm {method.norm}"
+    said = f"rounds {settings.rounds}, cohort {settings.cohort}, plan {local}{norm}{lies}"
     return f"{said}, data {federation.fingerprint}"
 
 

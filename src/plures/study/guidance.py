@@ -148,6 +148,7 @@ def guide(
     unseen: Federation | None = None,
     model: str | Model | None = None,
     plan: Plan = Plan(),
+    norm: str = "share",
     seeds: Sequence[int] = (0,),
     errors: float = 1.0,
     progress: Callable[[StudyProgress], None] | None = None,
@@ -158,7 +159,7 @@ def guide(
     limits = Settings.of({"rounds": rounds, **settings})
     check_given(methods, seeds, federation, limits)
     check_rows(*federation.count[honest_rows(federation, limits), 1:].T)
-    built = dict(methods) if isinstance(methods, Mapping) else built_methods(methods, federation, model, plan)
+    built = dict(methods) if isinstance(methods, Mapping) else built_methods(methods, federation, model, plan, norm)
     for name, method in built.items():
         check_liars(method, limits, federation.num_clients, label=name)
     named, options, roster = families_of(built), [], None

@@ -9,6 +9,7 @@ from typing import Any
 from plures import channel, methods, models, personalize
 from plures.data import Federation
 from plures.errors import UnknownChoice, Unsupported
+from plures.norms import check_policy, normalized
 from plures.registry import CHANNELS, METHODS, MODELS, PERSONALIZERS, Named, convert
 from plures.types import Channel, Method, Model, Plan
 
@@ -26,14 +27,23 @@ __all__ = [
 ]
 
 
-def build_method(text: str, model: Model, *, plan: Plan, facts: Mapping[str, Any] | None = None) -> Method:
+def build_method(
+    text: str, model: Model, *, plan: Plan, facts: Mapping[str, Any] | None = None, norm: str = "share"
+) -> Method:
     """The method a text names, its personalizers applied from left to right.
 
-    ``facts`` are numbers of the federation (``num_groups``) that a factory may ask for by name.
+    ``facts`` are numbers of the federation (``num_groups``) that a factory may ask for by name. ``norm`` is the policy for
+    normalization layers (see ``plures.norms``) of a method that has none of its own.
     """
     first, *others = text.split("|")
     named = Named.parse(first, METHODS)
-    method: Method = named.entry.factory(model, **_filled(named, plan, facts or {}))
+    check_policy(model, norm)
+    method: Method = named.entry.factory(model, **_filled(named, plan, {**(facts or {}), "norm": norm}))
+    if method.norm == "share" and norm != "share":
+        try:
+            method = normalized(method, norm)
+        except Unsupported as error:
+            raise Unsupported(f"{named.entry.name} with norm={norm}: {error}") from error
     for other in others:
         wrapper = Named.parse(other, PERSONALIZERS)
         method = wrapper.entry.factory(method, **_filled(wrapper, plan, facts or {}))

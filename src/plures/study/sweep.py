@@ -164,6 +164,7 @@ def plan_sweep(
     seeds: Sequence[int] = (0, 1, 2),
     model: str | Model | None = None,
     plan: Plan = Plan(),
+    norm: str = "share",
     budget: Budget = Budget(),
     **running: Any,
 ) -> Sweep:
@@ -178,7 +179,9 @@ def plan_sweep(
     given = None if values is None else _checked_values(values)
     chosen = model if isinstance(model, Model) else build_model(model or default_model(federation), federation)
     in_bytes = budget.mb is not None
-    ready_of = partial(_ready, federation=federation, model=chosen, plan=plan, limits=limits, in_bytes=in_bytes)
+    ready_of = partial(
+        _ready, federation=federation, model=chosen, plan=plan, norm=norm, limits=limits, in_bytes=in_bytes
+    )
     made, left_out = _made(degree, given, ready_of)
     _check_budget(budget, [cost for _, cost in made.values()])
     made |= {Setting(name, name, "end"): ready_of(name) for name in ENDS}
@@ -206,10 +209,10 @@ def often(rounds: int) -> int:
 
 
 def _ready(
-    label: str, *, federation: Federation, model: Model, plan: Plan, limits: Settings, in_bytes: bool
+    label: str, *, federation: Federation, model: Model, plan: Plan, norm: str, limits: Settings, in_bytes: bool
 ) -> Ready:
     """A method checked against the federation and the settings, and what it will cost."""
-    method = build_method(label, model, plan=plan, facts=federation.known)
+    method = build_method(label, model, plan=plan, facts=federation.known, norm=norm)
     return method, _cost(prepare(method, federation, settings=limits), limits, in_bytes=in_bytes)
 
 

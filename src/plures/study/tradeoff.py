@@ -223,6 +223,7 @@ def tradeoff(
     seeds: Sequence[int] = (0, 1, 2),
     model: str | Model | None = None,
     plan: Plan = Plan(),
+    norm: str = "share",
     budget_mb: float | None = None,
     budget_rounds: int | None = None,
     out: str | Path | None = None,
@@ -244,6 +245,7 @@ def tradeoff(
         seeds=seeds,
         model=model,
         plan=plan,
+        norm=norm,
         budget=Budget(budget_mb, budget_rounds),
         **settings,
     )

@@ -1,0 +1,135 @@
+"""APFL: every client mixes a model of its own with the shared one, by a share that it learns.
+
+    shared  w          as FedAvg
+    mixed   u_k     =  alpha_k v_k + (1 - alpha_k) w                                  (served)
+    own     v_k    <-  v_k - lr alpha_k grad L_k(u_k)                                 the gradient of L_k(u_k) by v_k
+    share   alpha_k <- clip(alpha_k - alpha_lr <v_k - w, grad L_k(u_k)>, 0, 1)        the gradient of L_k(u_k) by alpha_k
+
+In local training w is the client's copy, which moves beside v_k on the same batches; when served it is the server's.
+alpha_k moves once per round, by the first batch. A client without rows is served w.
+
+Batch norm: a running variance of a mixture is not the mixture of two running variances. So the statistics are those that
+the mixed model had in its own training passes, and stay with the client. At alpha_k = 0 the mixed model is w, with w's.
+
+Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, arXiv 2003.13461, Algorithm 1. The published code takes
+the gradient by alpha_k for a mixture of two gradients, and pulls alpha_k towards 0; here it is as the formula says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from plures import tree
+from plures.errors import BadValue
+from plures.local import Descent, begin, draw, num_steps, objective
+from plures.methods.fedavg import fedavg
+from plures.registry import Limit, method
+from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
+
+
+class Own(NamedTuple):
+    """A client's own model, with the statistics of its mixed one, and its share in that."""
+
+    weights: Weights
+    alpha: Array
+
+
+class Both(NamedTuple):
+    """Where local training stands: the copy of the shared model, the own one, and the share of the latter."""
+
+    shared: Descent
+    own: Descent
+    alpha: Array
+
+
+@method(
+    title="APFL",
+    paper="arXiv:2003.13461",
+    degree="alpha",
+    limits=[
+        Limit("nothing of its own: plain FedAvg", {"alpha": 0.0, "adaptive": False}, same_served_as="fedavg"),
+        Limit("nothing shared: training alone", {"alpha": 1.0, "adaptive": False}, same_served_as="local_only"),
+    ],
+)
+def apfl(
+    model: Model,
+    *,
+    plan: Plan = Plan(),
+    alpha: float = 0.5,
+    adaptive: bool = True,
+    alpha_lr: float | None = None,
+    server_lr: float = 1.0,
+    momentum: float = 0.0,
+    weighting: str = "examples",
+    aggregate: str = "mean",
+) -> Method:
+    """A mixture of FedAvg's model and an own one, whose share starts at ``alpha`` and adapts.
+
+    ``alpha_lr`` is the step size of the share, by default the plan's; with ``adaptive=False`` the share stays.
+    """
+    if not 0 <= alpha <= 1:
+        raise BadValue("alpha", alpha, "a number in [0, 1]")
+    if alpha_lr is not None and not 0 <= alpha_lr < float("inf"):
+        raise BadValue("alpha_lr", alpha_lr, "0 or more (or None for the plan's step size)")
+    base = fedavg(
+        model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting, aggregate=aggregate
+    )
+    slope = jax.value_and_grad(_by_params(model), has_aux=True)
+    optimizer, pace = plan.optimizer(plan.lr), plan.lr if alpha_lr is None else alpha_lr
+
+    def join(key: Key, first: Weights) -> Own:
+        return Own(first, jnp.asarray(alpha, jnp.float32))
+
+    def train(key: Key, shared: Weights, own: Own, data: Data) -> tuple[Weights, Own, Info]:
+        key_rows, key_model = jax.random.split(key)
+        total = num_steps(data.train, plan)
+
+        def step(index: Array, now: Both) -> Both:
+            batch, key_now = draw(key_rows, data.train, plan, index), jax.random.fold_in(key_model, index)
+            copy, mine = now.shared.weights, now.own.weights
+            at_shared = slope(copy.params, copy, key_now, batch)
+            at_mixed = slope(mixed(now.alpha, mine, copy), mine, key_now, batch)
+            push = tree.dot(tree.subtract(mine.params, copy.params), at_mixed[1])
+            share = jnp.clip(now.alpha - pace * push, 0.0, 1.0) if adaptive else now.alpha
+            return Both(
+                _moved(optimizer, now.shared, at_shared, 1.0),
+                _moved(optimizer, now.own, at_mixed, now.alpha),
+                jnp.where(index == 0, share, now.alpha),
+            )
+
+        first = Both(begin(shared, plan), begin(own.weights, plan), own.alpha)
+        last = jax.lax.fori_loop(0, total, step, first)
+        share = jnp.where(jnp.asarray(data.train.count) > 0, last.alpha, 0.0)
+        loss = last.shared.loss / jnp.maximum(total, 1)
+        info = {"loss": loss, "steps": jnp.asarray(2 * total, jnp.float32), "alpha": share}
+        return tree.subtract(last.shared.weights, shared), Own(last.own.weights, share), info
+
+    def serve(key: Key, shared: Weights, own: Own, data: Data) -> Weights:
+        stats = tree.choose(own.alpha > 0, own.weights.stats, shared.stats)
+        return Weights(mixed(own.alpha, own.weights, shared), stats)
+
+    return replace(base, join=join, train=train, serve=serve, facts=lambda offer, own, served: {"alpha": own.alpha})
+
+
+def mixed(alpha: Array, own: Weights, shared: Weights) -> Tree:
+    """alpha times the own params plus 1 - alpha times the shared ones."""
+    return tree.add(tree.scale(alpha, own.params), tree.scale(1 - alpha, shared.params))
+
+
+def _moved(optimizer: optax.GradientTransformation, now: Descent, found: Tree, factor: Array | float) -> Descent:
+    """A step along ``factor`` times the gradient found, with the statistics of the pass it was found in."""
+    (value, stats), grads = found
+    updates, state = optimizer.update(tree.scale(factor, grads), now.optimizer, now.weights.params)
+    return Descent(Weights(optax.apply_updates(now.weights.params, updates), stats), state, now.loss + value)
+
+
+def _by_params(model: Model) -> Tree:
+    """The training loss as a function of params, given the statistics to go on from."""
+    loss = objective(model)
+    return lambda params, weights, key, batch: loss(key, weights._replace(params=params), batch)

@@ -1,0 +1,138 @@
+"""Per-FedAvg: a shared model from which one gradient step on a client's own rows leads far.
+
+    shared  w    minimizes  sum_k p_k F_k(w),      F_k(w)  =  L_k(u),      u  =  w - a grad L_k(w)
+    served  u    after ``steps`` such steps on all of the client's training rows
+
+    grad F_k(w)  =  (I - a H_k(w)) grad L_k(u)                      H_k the Hessian of L_k
+
+Clients descend F_k as FedAvg's clients descend L_k. Of the Hessian, ``variant`` takes
+
+    first_order    nothing:  grad L_k(u)
+    hessian_free   a difference:  H_k(w) g  ~  (grad L_k(w + delta g) - grad L_k(w - delta g)) / (2 delta)
+    exact          the product H_k(w) g itself, by differentiating the gradient
+
+with g = grad L_k(u). The gradients at w, at u and the Hessian are taken on three batches drawn independently. Batch-norm
+statistics of the shared model are those of the passes at w.
+
+Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning: A Meta-Learning Approach, NeurIPS 2020. arXiv 2002.07948.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from plures import tree
+from plures.errors import BadValue, UnknownChoice
+from plures.local import Descent, Loss, begin, descend, draw, num_steps, objective
+from plures.methods.fedavg import fedavg
+from plures.registry import Limit, method
+from plures.types import Batch, Data, Info, Key, Method, Model, Plan, Tree, Weights
+
+GRADIENTS = {"first_order": 2, "hessian_free": 4, "exact": 4}
+"""The variants, and about how many gradients one step of each costs."""
+
+
+@method(
+    title="Per-FedAvg",
+    paper="arXiv:2002.07948",
+    degree="inner_lr",
+    limits=[Limit("no step to look ahead to: plain FedAvg", {"inner_lr": 0.0}, same_served_as="fedavg")],
+)
+def per_fedavg(
+    model: Model,
+    *,
+    plan: Plan = Plan(),
+    inner_lr: float | None = None,
+    variant: str = "hessian_free",
+    delta: float = 1e-3,
+    steps: int = 1,
+    server_lr: float = 1.0,
+    momentum: float = 0.0,
+    weighting: str = "examples",
+    aggregate: str = "mean",
+) -> Method:
+    """A shared model trained to be adapted by a gradient step, and served after ``steps`` of them.
+
+    ``inner_lr`` is a, the size of that step, by default the plan's step size; the plan itself is how F_k is descended.
+    """
+    rate = plan.lr if inner_lr is None else inner_lr
+    if not 0 <= rate < float("inf"):
+        raise BadValue("inner_lr", rate, "0 or more (or None for the plan's step size)")
+    if variant not in GRADIENTS:
+        raise UnknownChoice("variant of per_fedavg", variant, GRADIENTS)
+    if not 0 < delta < float("inf"):
+        raise BadValue("delta", delta, "a positive number")
+    if steps < 0:
+        raise BadValue("steps", steps, "0 or more")
+    base = fedavg(
+        model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting, aggregate=aggregate
+    )
+    ahead, loss, optimizer = Ahead(rate, variant, delta), objective(model), plan.optimizer(plan.lr)
+
+    def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Weights, Tree, Info]:
+        *keys_rows, key_model = jax.random.split(key, 4)
+        total = num_steps(data.train, plan)
+
+        def step(index: Array, now: Descent) -> Descent:
+            batches = [draw(one, data.train, plan, index) for one in keys_rows]
+            value, stats, grads = ahead.slope(loss, jax.random.fold_in(key_model, index), now.weights, batches)
+            updates, state = optimizer.update(grads, now.optimizer, now.weights.params)
+            return Descent(
+                Weights(optax.apply_updates(now.weights.params, updates), stats), state, now.loss + value
+            )
+
+        last = jax.lax.fori_loop(0, total, step, begin(shared, plan))
+        made = jnp.asarray(GRADIENTS[variant] * total, jnp.float32)
+        info = {"loss": last.loss / jnp.maximum(total, 1), "steps": made}
+        return tree.subtract(last.weights, shared), private, info
+
+    def serve(key: Key, shared: Weights, private: Tree, data: Data) -> Weights:
+        if rate == 0:
+            return shared
+        whole = Plan(steps=steps, batch=None, lr=rate)
+        stop = num_steps(data.train, whole)
+        return descend(key, begin(shared, whole), data.train, whole, loss, stop=stop).weights
+
+    return replace(base, train=train, serve=serve)
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """The loss after a step of size ``rate``, and how the Hessian in its gradient is treated."""
+
+    rate: float
+    variant: str
+    delta: float
+
+    def slope(self, loss: Loss, key: Key, weights: Weights, batches: list[Batch]) -> tuple[Array, Tree, Tree]:
+        """The loss after the step, the statistics of the pass at ``weights``, and the gradient by its params.
+
+        ``batches`` are those of the step, of the loss after it, and of the Hessian.
+        """
+        keys = jax.random.split(key, 3)
+
+        def slope_at(params: Tree, place: int) -> Any:
+            def value(params: Tree) -> tuple[Array, Tree]:
+                return loss(keys[place], weights._replace(params=params), batches[place])
+
+            return jax.value_and_grad(value, has_aux=True)(params)
+
+        def bent(along: Tree) -> Tree:
+            """The Hessian times a direction."""
+            here = weights.params
+            if self.variant == "exact":
+                return jax.vjp(lambda params: slope_at(params, 2)[1], here)[1](along)[0]
+            up, down = (slope_at(tree.step(here, sign * self.delta, along), 2)[1] for sign in (1, -1))
+            return tree.scale(0.5 / self.delta, tree.subtract(up, down))
+
+        (_, stats), first = slope_at(weights.params, 0)
+        (value, _), after = slope_at(tree.step(weights.params, -self.rate, first), 1)
+        if self.variant == "first_order":
+            return value, stats, after
+        return value, stats, tree.step(after, -self.rate, bent(after))

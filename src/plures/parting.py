@@ -1,0 +1,220 @@
+"""Named parts of a model that stay with their client: what leaves it, what it keeps, and a method so parted.
+
+    shared parts   move as in the base (averaged)
+    private parts  are trained by their client alone
+
+Messages of a method may hold one model or several, at any depth: every ``Weights`` of the model's structure in them is
+parted. What stays private is absent from a message (None), so that it is neither sent nor counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from plures import tree
+from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.local import Adjust, begin, descend, num_steps, objective
+from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
+
+Welcome: TypeAlias = Callable[[Key, Weights, Data, Array], Weights]
+"""(key, the model offered, data, new) -> the model of a client that never trained; unchanged for one that is not new."""
+
+STATISTICS = "statistics"
+"""The running statistics of normalization layers: a part of every model that has them."""
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Which leaves of a model are private; ``shape`` is one model's."""
+
+    shape: Weights
+    private: tuple[bool, ...]
+
+    def own(self, weights: Weights) -> list[Array]:
+        """The private leaves of a model."""
+        return [leaf for leaf, kept in zip(_leaves(weights), self.private, strict=True) if kept]
+
+    def sent(self, message: Tree) -> Tree:
+        """The message with the private leaves of its models left out."""
+        return self._changed(message, lambda leaves, lead: [None] * sum(self.private))
+
+    def filled(self, message: Tree, own: list[Array]) -> Tree:
+        """The message with ``own`` as the private leaves of all its models."""
+
+        def same(leaves: list[Any], lead: tuple[int, ...]) -> list[Array]:
+            return [jnp.broadcast_to(leaf, (*lead, *leaf.shape)) for leaf in own]
+
+        return self._changed(message, same)
+
+    def unmoved(self, message: Tree) -> Tree:
+        """The message with zeros as the private leaves of its models: updates that change nothing."""
+
+        def zeros(leaves: list[Any], lead: tuple[int, ...]) -> list[Array]:
+            return [jnp.zeros((*lead, *one.shape), one.dtype) for one in self.own(self.shape)]
+
+        return self._changed(message, zeros)
+
+    def _changed(self, message: Tree, change: Callable[[list[Any], tuple[int, ...]], list[Any]]) -> Tree:
+        """The message with other private leaves; ``change`` gets them and the axes before those of one model."""
+        structure: Any = jax.tree.structure(self.shape)
+        shapes = [leaf.ndim for leaf in jax.tree.leaves(self.shape)]
+
+        def one(node: Any) -> Any:
+            if not isinstance(node, Weights) or _structure(node) != structure:
+                return node
+            leaves = _leaves(node)
+            there = next(i for i, leaf in enumerate(leaves) if leaf is not None)
+            lead = leaves[there].shape[: leaves[there].ndim - shapes[there]]
+            new = iter(change([leaf for leaf, kept in zip(leaves, self.private, strict=True) if kept], lead))
+            whole = [next(new) if kept else leaf for leaf, kept in zip(leaves, self.private, strict=True)]
+            return jax.tree.unflatten(structure, whole)
+
+        return jax.tree.map(one, message, is_leaf=lambda node: isinstance(node, Weights) or node is None)
+
+
+def _leaves(weights: Weights) -> list[Any]:
+    return jax.tree.leaves(weights, is_leaf=lambda leaf: leaf is None)
+
+
+def _structure(weights: Weights) -> Any:
+    return jax.tree.structure(weights, is_leaf=lambda leaf: leaf is None)
+
+
+def parting(model: Model, keep: str) -> Parting:
+    """The parting that keeps a named part ("head", "norm", "statistics") private; refuses a part the model lacks."""
+    shape = jax.eval_shape(model.init, jax.random.key(0))
+    found = leaves_of_part(model, shape, keep)
+    if all(found):
+        raise Unsupported(f"all of this model is its {keep}: with that private, nothing is shared; use local_only")
+    return Parting(shape, tuple(found))
+
+
+def leaves_of_part(model: Model, shape: Weights, part: str) -> list[bool]:
+    """For every leaf of the weights, whether it belongs to the part; refuses a part the model lacks."""
+    patterns = {**model.parts, STATISTICS: ("stats/*",)}
+    there = [name for name, wanted in patterns.items() if any(tree.matches(shape, wanted))]
+    if part not in there:
+        raise UnknownChoice("part of this model", part, there)
+    return tree.matches(shape, patterns[part])
+
+
+class Kept(NamedTuple):
+    """What a client keeps: the base's private state, its own parts, and whether they have been trained."""
+
+    base: Tree
+    own: list[Array]
+    trained: Array
+
+
+def only(part: Parting, *, private: bool) -> Adjust:
+    """Gradients of the private leaves alone, or of the shared ones alone."""
+    number = len(jax.tree.leaves(part.shape.params))
+    moves = [kept == private for kept in part.private[:number]]  # params come before stats
+
+    def adjust(grads: Tree, params: Tree) -> Tree:
+        leaves, structure = jax.tree.flatten(grads)
+        still = [leaf if free else jnp.zeros_like(leaf) for leaf, free in zip(leaves, moves, strict=True)]
+        return jax.tree.unflatten(structure, still)
+
+    return adjust
+
+
+def fitted_part(base: Method, part: Parting, epochs: int) -> Welcome | None:
+    """How a newcomer gets its private part: some epochs on its own rows, the shared part held."""
+    if epochs < 0:
+        raise BadValue("newcomer_epochs", epochs, "0 or more")
+    plan: Plan = replace(base.plan, epochs=epochs, steps=None)
+
+    def welcome(key: Key, weights: Weights, data: Data, new: Array) -> Weights:
+        steps, adjust = jnp.where(new, num_steps(data.train, plan), 0), only(part, private=True)
+        loss = objective(base.model)
+        return descend(key, begin(weights, plan), data.train, plan, loss, adjust=adjust, stop=steps).weights
+
+    return welcome if epochs else None
+
+
+def in_models(model: Model, served: Tree, change: Callable[[Weights], Weights]) -> Tree:
+    """What is served, with ``change`` made to every model in it."""
+    structure: Any = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(0)))
+
+    def one(node: Any) -> Any:
+        return change(node) if isinstance(node, Weights) and jax.tree.structure(node) == structure else node
+
+    return jax.tree.map(one, served, is_leaf=lambda node: isinstance(node, Weights))
+
+
+def parted(base: Method, keep: str, *, welcome: Welcome | None = None) -> Method:
+    """The base with the named part of the model private to each client.
+
+    Clients start from one common initialization of the part. A server that averages updates leaves it there, so
+    that newcomers find it; what is served to a client that never trained is changed by ``welcome``.
+    """
+    if base.trained is None or base.settle is not None:
+        raise Unsupported(
+            f"a private {keep} needs a base whose uploads are the updates of one model, such as fedavg or hypcluster"
+        )
+    trained, part = base.trained, parting(base.model, keep)
+
+    def offer(server: Tree, uid: Array) -> Tree:
+        return base.offered(server, uid)
+
+    def send(server: Tree, uid: Array) -> Tree:
+        return part.sent(base.send(server, uid))
+
+    def join(key: Key, first: Tree) -> Kept:
+        return Kept(base.join(key, first), part.own(_first_model(part, first)), jnp.asarray(False))
+
+    def train(key: Key, shared: Tree, kept: Kept, data: Data) -> tuple[Tree, Kept, Info]:
+        whole = part.filled(shared, kept.own)
+        upload, private, info = base.train(key, whole, kept.base, data)
+        own = part.own(trained(whole, private, upload))
+        some = jnp.asarray(data.train.count) > 0
+        return part.sent(upload), Kept(private, own, kept.trained | some), info
+
+    def merge(server: Tree, uploads: Tree, weights: Array, uids: Array) -> Tree:
+        return base.merge(server, part.unmoved(uploads), weights, uids)
+
+    def serve(key: Key, first: Tree, kept: Kept, data: Data) -> Tree:
+        served = base.serve(key, part.filled(first, kept.own), kept.base, data)
+        if welcome is None:
+            return served
+        key_own = jax.random.fold_in(key, 1)
+        return in_models(base.model, served, lambda one: welcome(key_own, one, data, ~kept.trained))
+
+    def assign(first: Tree, kept: Kept, data: Data) -> Info:
+        assert base.assign is not None
+        return base.assign(part.filled(first, kept.own), kept.base, data)
+
+    def facts(first: Tree, kept: Kept, served: Tree) -> Info:
+        assert base.facts is not None
+        return base.facts(part.filled(first, kept.own), kept.base, served)
+
+    return replace(
+        base,
+        offer=offer,
+        send=send,
+        join=join,
+        train=train,
+        merge=merge,
+        serve=serve,
+        common=None,
+        assign=None if base.assign is None else assign,
+        facts=None if base.facts is None else facts,
+        trained=None,
+    )
+
+
+def _first_model(part: Parting, message: Tree) -> Weights:
+    """The first model in a message, alone where there are several."""
+    nodes = jax.tree.leaves(message, is_leaf=lambda node: isinstance(node, Weights))
+    found = [node for node in nodes if isinstance(node, Weights)]
+    if not found:
+        raise Unsupported("a private part needs a base that sends models, such as fedavg")
+    extra = jax.tree.leaves(found[0])[0].ndim - jax.tree.leaves(part.shape)[0].ndim
+    return tree.at(found[0], (0,) * extra) if extra else found[0]

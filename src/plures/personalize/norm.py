@@ -1,0 +1,30 @@
+"""A policy for normalization layers, for one method of a comparison: ``fedavg|norm:policy=affine``.
+
+    share        scales, shifts and running statistics travel and are averaged like all else
+    local        none of them travels: every client trains its own (FedBN, arXiv 2102.07623)
+    affine       scales and shifts are shared, running statistics stay with the client (SiloBN, arXiv 2008.07424)
+    recalibrate  all is shared, and statistics are computed from the client's own rows when it is served
+
+The same for all methods of a study: ``plures compare --norm affine``, ``norm = "affine"`` in its file.
+"""
+
+from __future__ import annotations
+
+from plures.norms import normalized
+from plures.registry import Limit, personalizer
+from plures.types import Method
+
+
+@personalizer(
+    title="Normalization policy",
+    paper="arXiv:2102.07623",
+    tags=("norm",),
+    limits=[
+        Limit("a single client shares with nobody anyway", same_served_as="fedavg", world="one_client"),
+        Limit("private layers around FedAvg: FedBN", {"policy": "local"}, same_served_as="fedbn"),
+        Limit("all shared: the base itself", {"policy": "share"}, same_served_as="fedavg"),
+    ],
+)
+def norm(base: Method, *, policy: str = "local") -> Method:
+    """The base with its model's normalization layers shared, private, or in between."""
+    return normalized(base, policy)
