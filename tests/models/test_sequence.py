@@ -1,4 +1,4 @@
-"""The character perceptron: its forward pass by hand, no look ahead, its parts, what it refuses."""
+"""The character models: their forward pass by hand, no look ahead, their parts, what they refuse."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from plures.engine import run
 from plures.errors import BadValue
 from plures.keys import root
 from plures.methods.fedavg import fedavg
-from plures.models.sequence import char_mlp
+from plures.models.sequence import char_gru, char_mlp
 from plures.study.spec import build_model, default_model
 from plures.types import Plan, Weights
 
@@ -32,9 +32,10 @@ def test_forward_pass_is_embed_concatenate_dense_relu_dense():
     np.testing.assert_allclose(model.apply(Weights(params), x), [[[102.0, 102.5], [21.0, 25.5], [12.0, 12.5]]])
 
 
+@pytest.mark.parametrize("make", [char_mlp, char_gru])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_what_comes_later_does_not_matter(place):
-    model = char_mlp((4,), 2)
+def test_what_comes_later_does_not_matter(place, make):
+    model = make((4,), 2)
     weights = model.init(root(0))
 
     other = TEXT.at[:, place + 1 :].set(1 - TEXT[:, place + 1 :])
@@ -125,5 +126,61 @@ def test_training_learns_that_characters_take_turns(alternating):
 def test_what_makes_no_model_is_refused(options, message):
     with pytest.raises(BadValue) as refusal:
         char_mlp(**{"shape": (4,), "num_outputs": 2, **options})
+
+    assert str(refusal.value) == message
+
+
+GRU = char_gru((4,), 2, dim=3, hidden=5)
+
+
+def test_gru_features_are_the_states_of_gated_steps():
+    """h <- (1 - z) n + z h, with n = tanh(W x + r (U h)); Cho et al. 2014, the reset gate after U as in cuDNN."""
+    weights = GRU.init(root(0))
+    table, cell = weights.params["body"]["Embed_0"]["embedding"], weights.params["body"]["GRUCell_0"]
+
+    def of(name, value):
+        return value @ cell[name]["kernel"] + cell[name].get("bias", 0.0)
+
+    state, states = jnp.zeros((2, 5)), []
+    for place in range(4):
+        x = table[TEXT[:, place]]
+        reset, keep = (jax.nn.sigmoid(of("i" + gate, x) + of("h" + gate, state)) for gate in "rz")
+        state = (1 - keep) * jnp.tanh(of("in", x) + reset * of("hn", state)) + keep * state
+        states.append(state)
+
+    np.testing.assert_allclose(GRU.features(weights, TEXT), jnp.stack(states, axis=1), atol=1e-5)
+
+
+def test_the_gru_remembers_the_start_of_a_text():
+    weights = GRU.init(root(0))
+
+    changed = GRU.apply(weights, TEXT.at[:, 0].set(1 - TEXT[:, 0])) != GRU.apply(weights, TEXT)
+
+    assert changed.any(-1).all()
+
+
+def test_the_gru_has_a_body_and_a_head_that_reads_its_features():
+    weights = GRU.init(root(0))
+    body, head = (np.array(tree.matches(weights, GRU.parts[name])) for name in ("body", "head"))
+
+    outputs, features, _ = GRU.featured(root(1), weights, TEXT, jnp.ones(2, bool))
+
+    layer = weights.params["head"]
+    assert ((body != head).all(), head.sum(), features.shape) == (True, 2, (2, 4, 5))
+    np.testing.assert_allclose(features @ layer["kernel"] + layer["bias"], outputs, atol=1e-5)
+    np.testing.assert_allclose(outputs, GRU.apply(weights, TEXT), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dim": 0}, "dim must be 1 or more, got 0"),
+        ({"hidden": 0}, "hidden must be 1 or more, got 0"),
+        ({"shape": (8, 8)}, "shape must be a text (length,), got (8, 8)"),
+    ],
+)
+def test_what_makes_no_gru_is_refused(options, message):
+    with pytest.raises(BadValue) as refusal:
+        char_gru(**{"shape": (4,), "num_outputs": 2, **options})
 
     assert str(refusal.value) == message

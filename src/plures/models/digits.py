@@ -47,7 +47,7 @@ def digits_cnn(shape: tuple[int, ...], num_outputs: int) -> Model:
 
 @registry.model(title="Digits CNN, small", paper="arXiv:2102.07623")
 def digits_cnn_small(
-    shape: tuple[int, ...], num_outputs: int, *, widths: tuple[int, ...] = (8, 16, 16, 64, 32)
+    shape: tuple[int, ...], num_outputs: int, *, widths: tuple[int, ...] = (4, 8, 16, 64, 32)
 ) -> Model:
     """The digits CNN with fewer channels, for a CPU; ``widths`` of three convolutions and two dense layers."""
     if len(widths) != 5 or min(widths) < 1:
