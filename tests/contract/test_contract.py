@@ -11,17 +11,22 @@ TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
 BENCHES: dict[str, Bench] = {}
 
 
-# They share their functions with momentum_clustering, hypcluster, fedavg and mapper, which are checked
-# every time.
+# They share their functions with momentum_clustering, hypcluster, fedavg, mapper, fedper, fedbn, fedclup and
+# convex_clustering, which are checked every time.
 SLOW = {
     "agnostic",
     "ditto|guard",
     "fedavg|dapper",
+    "fedavg|norm",
+    "fedavg|split",
     "fedprox",
     "hypcluster_auto",
     "ifca",
+    "lg_fedavg",
+    "mr_mtl",
     "myopic_clustering",
     "oracle",
+    "squared_penalty",
 }
 
 

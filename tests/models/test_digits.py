@@ -95,7 +95,7 @@ def test_without_rows_statistics_stay_and_all_is_finite():
         outputs, stats = TINY.forward(root(2), start._replace(params=params), X, jnp.zeros(6, bool))
         return (outputs * jnp.zeros((6, 1))).sum(), (outputs, stats)
 
-    slope, (outputs, stats) = jax.grad(loss, has_aux=True)(start.params)
+    slope, (outputs, stats) = jax.jit(jax.grad(loss, has_aux=True))(start.params)
 
     jax.tree.map(np.testing.assert_array_equal, stats, start.stats)
     assert bool(jnp.isfinite(outputs).all() & tree.all_finite(slope))
@@ -130,7 +130,7 @@ def test_features_start_with_the_variance_of_a_rectified_normal():
     model = digits_cnn_small((8, 8), 2, widths=(4, 4, 4, 64, 64))
     x = jax.random.normal(root(3), (256, 8, 8))
 
-    _, features, _ = model.featured(root(2), model.init(root(0)), x, jnp.ones(256, bool))
+    _, features, _ = jax.jit(model.featured)(root(2), model.init(root(0)), x, jnp.ones(256, bool))
 
     np.testing.assert_allclose(features.var(0).sum(), 64 * (0.5 - 0.5 / np.pi), rtol=0.05)
 
@@ -172,7 +172,7 @@ def test_images_of_any_size_and_channels_are_taken(shape):
 
 @pytest.mark.parametrize("shape", [(64,), (3, 8), (8, 3, 3), (8, 8, 0), (2, 8, 8, 3)])
 def test_what_is_no_image_is_refused(shape):
-    with pytest.raises(BadValue, match="shape must be an image .* 4x4 or larger"):
+    with pytest.raises(BadValue, match=r"shape must be an image .* 4x4 or larger"):
         digits_cnn_small(shape, 3)
 
 

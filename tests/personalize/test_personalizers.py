@@ -15,6 +15,7 @@ from plures.errors import BadValue, UnknownChoice, Unsupported
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
 from plures.methods.local_only import local_only
+from plures.methods.scaffold import scaffold
 from plures.models.mlp import mlp
 from plures.personalize.finetune import finetune
 from plures.personalize.guard import guard
@@ -116,9 +117,9 @@ def test_a_split_upload_holds_no_private_leaf():
 
     upload, kept, _ = method.train(jax.random.key(2), method.send(server, jnp.asarray(0)), private, data)
 
-    assert [leaf.shape for leaf in upload] == [(4,), (4, 3)]
-    assert [leaf.shape for leaf in kept] == [(3,), (3, 4)]
-    assert all((new != old).any() for new, old in zip(kept, private, strict=True))
+    assert [leaf.shape for leaf in jax.tree.leaves(upload)] == [(4,), (4, 3)]
+    assert [leaf.shape for leaf in kept.own] == [(3,), (3, 4)]
+    assert all((new != old).any() for new, old in zip(kept.own, private.own, strict=True))
 
 
 def test_split_averages_the_body_and_keeps_heads_apart():
@@ -148,7 +149,7 @@ def test_a_base_served_head_equals_fedavg_when_body_is_kept_by_nobody():
     [
         (lambda: finetune(fedavg(MODEL), epochs=-1), BadValue, "epochs must be 0 or more"),
         (lambda: guard(local_only(MODEL)), Unsupported, "guard needs a base with a model common"),
-        (lambda: split(ditto(MODEL)), Unsupported, "split needs a base without private state"),
+        (lambda: split(scaffold(MODEL)), Unsupported, "a private head needs a base whose uploads are the updates"),
         (lambda: split(fedavg(MODEL), keep="norm"), UnknownChoice, "no part of this model is called 'norm'"),
         (
             lambda: finetune(replace(fedavg(MODEL), predict=lambda served, x: x)),

@@ -163,7 +163,7 @@ class Runner:
     def scoring(self, setup: Setup) -> Setup:
         """The same with an executor for all clients at a time instead of a cohort."""
         chosen = self._executor(setup.method, self.everyone, self.everyone.num_clients)
-        return replace(setup, executor=chosen)
+        return replace(setup, executor=chosen, cohort=Everyone(), channels=())  # whoever trains, all are scored
 
     def _executor(self, method: Method, federation: Federation, size: int) -> Executor:
         named = executors.executor(self.settings.executor)

@@ -54,12 +54,12 @@ class BatchNorm(nn.BatchNorm):
     momentum: float = 0.9
     epsilon: float = 1e-5
 
-    def __call__(self, x: Array, train: bool, mask: Array | None = None) -> Array:
+    def __call__(self, x: Array, train: bool, mask: Array | None = None) -> Array:  # type: ignore[override]
         """Normalize by the rows that count when training, else by the running statistics."""
         if not train or mask is None:
             return super().__call__(x, use_running_average=not train)
         some = mask.any()
-        before = {name: self.get_variable("batch_stats", name) for name in ("mean", "var")}
+        before: dict[str, Array] = {name: self.get_variable("batch_stats", name) for name in ("mean", "var")}
         counted = (mask | ~some).reshape(-1, *(1,) * (x.ndim - 1))
         outputs = super().__call__(x, use_running_average=False, mask=counted)
         for name, old in before.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -68,7 +70,8 @@ class Reader(nn.Module):
     def __call__(self, x: Array, train: bool, mask: Array | None = None) -> Array:
         """(rows, length) whole numbers -> (rows, length, hidden)."""
         known = nn.Embed(self.num_symbols, self.dim)(x)
-        return nn.RNN(nn.GRUCell(self.hidden))(known)
+        states: Any = nn.RNN(nn.GRUCell(self.hidden))(known)
+        return states
 
 
 @registry.model(title="Character GRU", paper="arXiv:1406.1078")

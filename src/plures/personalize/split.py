@@ -9,7 +9,7 @@ With the head kept it is FedPer (Arivazhagan et al., arXiv 1912.00818), with the
 
 from __future__ import annotations
 
-from plures.parting import parted
+from plures.parting import fitted_part, parted, parting
 from plures.personalize._check import needs_weights
 from plures.registry import Limit, personalizer
 from plures.types import Method
@@ -21,7 +21,8 @@ from plures.types import Method
     tags=("parts",),
     limits=[Limit("a single client shares with nobody anyway", same_served_as="fedavg", world="one_client")],
 )
-def split(base: Method, *, keep: str = "head") -> Method:
-    """The base with the named part of the model private to each client."""
+def split(base: Method, *, keep: str = "head", newcomer_epochs: int = 5) -> Method:
+    """The base with the named part of the model private to each client; newcomers fit theirs to their own rows first."""
     needs_weights("split", base)
-    return parted(base, keep)
+    welcome = None if base.trained is None else fitted_part(base, parting(base.model, keep), newcomer_epochs)
+    return parted(base, keep, welcome=welcome)

@@ -1,0 +1,181 @@
+"""Policies for normalization layers: what travels, whose statistics are served, what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plures import tree
+from plures.contract import worlds
+from plures.engine import run
+from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.methods.fedavg import fedavg
+from plures.methods.fedbn import fedbn
+from plures.methods.scaffold import scaffold
+from plures.models.cifar import cifar_cnn
+from plures.norms import has_norm, has_statistics, nonnegative, normalized, recalibrated
+from plures.study import build_method, compare
+from plures.types import Data, Plan, Rows, Weights
+
+NORMED = worlds.model(norm=True)
+STEP = Plan(steps=1, batch=None, lr=0.2)
+
+
+def rows(count=6, capacity=9, seed=0):
+    x = jax.random.normal(jax.random.key(seed), (capacity, worlds.DIM)) * 2 + 1
+    return Rows(x=x, y=jnp.arange(capacity) % worlds.CLASSES, start=0, count=jnp.asarray(count), capacity=capacity)
+
+
+def test_recalibrated_statistics_are_those_of_the_rows():
+    """Of the layer's inputs, rows that do not count left out; the model then puts out what it does in training."""
+    weights, own = NORMED.init(jax.random.key(1)), rows()
+
+    found = recalibrated(NORMED, jax.random.key(0), weights, own)
+
+    layer = weights.params["body"]["Dense_0"]
+    inputs = np.asarray(own.x[:6] @ layer["kernel"] + layer["bias"], np.float64)
+    stats = found.stats["body"]["BatchNorm_0"]
+    np.testing.assert_allclose(stats["mean"], inputs.mean(0), atol=1e-5)
+    np.testing.assert_allclose(stats["var"], inputs.var(0), rtol=1e-4)
+    training, _ = NORMED.forward(jax.random.key(0), weights, own.x[:6], jnp.ones(6, bool))
+    np.testing.assert_allclose(NORMED.apply(found, own.x[:6]), training, atol=1e-4)
+
+
+def test_many_rows_are_taken_block_by_block():
+    weights, own = NORMED.init(jax.random.key(1)), rows(count=600, capacity=600)
+
+    found = recalibrated(NORMED, jax.random.key(0), weights, own)
+
+    layer = weights.params["body"]["Dense_0"]
+    inputs = np.asarray(own.x @ layer["kernel"] + layer["bias"], np.float64)
+    np.testing.assert_allclose(found.stats["body"]["BatchNorm_0"]["mean"], inputs.mean(0), atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"wanted": False}, {}])
+def test_without_rows_or_wish_nothing_is_recalibrated(options):
+    weights = NORMED.init(jax.random.key(1))
+
+    found = recalibrated(NORMED, jax.random.key(0), weights, rows(count=6 if options else 0), **options)
+
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, found, weights))
+
+
+@pytest.mark.parametrize(
+    ("policy", "absent"),
+    [("share", ()), ("local", ("BatchNorm", "stats")), ("affine", ("stats",)), ("recalibrate", ())],
+)
+def test_what_travels(policy, absent):
+    method = normalized(fedavg(NORMED, plan=STEP), policy)
+    server = method.start(jax.random.key(0), 2)
+
+    names = tree.paths(method.send(server, jnp.zeros((), jnp.int32)))
+
+    assert method.norm == policy
+    for word in ("BatchNorm", "stats"):
+        assert any(word in name for name in names) == (word not in absent), word
+
+
+def test_fedbn_shares_all_but_normalization_and_serves_a_clients_own():
+    seen, unseen = worlds.awkward()
+    result = run(fedbn(NORMED, plan=worlds.PLAN), seen, unseen=unseen, rounds=2, executor="vectorized")
+    state = result.state
+
+    scales = [leaf for leaf in state.private.own if leaf.ndim == 2]
+    assert len(scales) == 4  # scale, shift, mean, variance
+    one, other = (result.model_for(uid).weights for uid in (0, 1))
+    np.testing.assert_array_equal(one.params["head"]["kernel"], other.params["head"]["kernel"])
+    assert (one.params["body"]["BatchNorm_0"]["scale"] != other.params["body"]["BatchNorm_0"]["scale"]).any()
+    first = jax.tree.leaves(state.server.weights.stats)[1]
+    np.testing.assert_array_equal(first, jnp.ones_like(first))  # the server never heard of any variance
+
+
+def test_a_newcomer_is_served_with_the_statistics_of_its_own_rows():
+    method, own = fedbn(NORMED, plan=STEP), rows()
+    data = Data(train=own, valid=own)
+    weights = NORMED.init(jax.random.key(1))
+    kept = method.join(jax.random.key(0), weights)
+
+    new = method.serve(jax.random.key(2), weights, kept, data)
+    known = method.serve(jax.random.key(2), weights, kept._replace(trained=jnp.asarray(True)), data)
+
+    wanted = recalibrated(NORMED, jax.random.key(0), weights, own)
+    assert jax.tree.all(jax.tree.map(lambda a, b: jnp.allclose(a, b, atol=1e-6), new, wanted))
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, known, weights))
+
+
+def test_recalibrating_serves_the_shared_model_with_own_statistics():
+    method, own = normalized(fedavg(NORMED, plan=STEP), "recalibrate"), rows()
+    weights = NORMED.init(jax.random.key(1))
+
+    served = method.serve(jax.random.key(2), weights, (), Data(train=own, valid=own))
+
+    wanted = recalibrated(NORMED, jax.random.key(0), weights, own)
+    assert jax.tree.all(jax.tree.map(lambda a, b: jnp.allclose(a, b, atol=1e-6), served, wanted))
+
+
+def test_no_variance_below_zero():
+    weights = Weights((), {"layer": {"mean": jnp.array([-1.0]), "var": jnp.array([-1.0])}})
+
+    found = nonnegative(weights).stats["layer"]
+
+    assert float(found["mean"][0]) == -1.0
+    assert float(found["var"][0]) == 0.0
+
+
+def test_a_study_gives_its_policy_to_methods_that_have_none_and_tells_it():
+    federation = worlds.limit_world("clients")
+    result = compare(
+        ["fedavg", "lgmix", "local_only"],
+        federation,
+        model=NORMED,
+        plan=STEP,
+        norm="local",
+        rounds=1,
+        seeds=[0],
+        executor="vectorized",
+    )
+
+    assert result.norms == dict.fromkeys(("fedavg", "lgmix", "local_only"), "local")
+    down = {row["method"]: row["bytes_up"] for row in result.clients.to_dicts()}
+    assert down["lgmix"] == down["fedavg"]
+    plain = compare(["fedavg"], federation, plan=STEP, rounds=1, seeds=[0], executor="vectorized")
+    assert plain.norms == {}
+
+
+GROUPED = cifar_cnn((8, 8, 3), 3)
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "text"),
+    [
+        (
+            lambda: fedbn(worlds.model(parts=True)),
+            Unsupported,
+            "fedbn needs a model with normalization layers; this one has: body, head",
+        ),
+        (
+            lambda: normalized(fedavg(worlds.model()), "affine"),
+            Unsupported,
+            "norm=affine needs a model with normalization",
+        ),
+        (lambda: normalized(fedavg(NORMED), "lokal"), UnknownChoice, "no norm policy is called 'lokal'"),
+        (lambda: normalized(fedbn(NORMED), "affine"), BadValue, "a policy of its own"),
+        (lambda: normalized(fedavg(GROUPED), "recalibrate"), Unsupported, "keeps none: use local"),
+        (
+            lambda: build_method("scaffold", NORMED, plan=STEP, norm="local"),
+            Unsupported,
+            "scaffold with norm=local",
+        ),
+    ],
+)
+def test_what_is_refused(build, error, text):
+    with pytest.raises(error, match=text):
+        build()
+
+
+def test_group_norm_is_normalization_without_statistics():
+    assert has_norm(GROUPED)
+    assert not has_statistics(GROUPED)
+    assert normalized(fedavg(GROUPED), "local").norm == "local"
+    assert not has_norm(worlds.model())
+    assert isinstance(scaffold(NORMED).norm, str)
