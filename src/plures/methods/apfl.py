@@ -11,8 +11,8 @@ alpha_k moves once per round, by the first batch. A client without rows is serve
 Batch norm: a running variance of a mixture is not the mixture of two running variances. So the statistics are those that
 the mixed model had in its own training passes, and stay with the client. At alpha_k = 0 the mixed model is w, with w's.
 
-Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, arXiv 2003.13461, Algorithm 1. The published code takes
-the gradient by alpha_k for a mixture of two gradients, and pulls alpha_k towards 0; here it is as the formula says.
+Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, arXiv 2003.13461, Algorithm 1. Copies of the
+published code mix two gradients for the step of alpha_k and pull it towards 0; here it is as the formula says.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ for ``first_epochs`` the first time there is something to choose (its second rou
 is u_k for the current theta; a client that never trained gets theta. Batch-norm statistics are the shared ones.
 
 Zhang et al.: FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023. arXiv 2212.01197. The paper
-learns W_k the first time until the loss settles, and the published code on a random stretch of rows rather than random rows.
+learns W_k the first time until the loss settles, and copies of the published code on a random stretch of rows rather than random rows.
 """
 
 from __future__ import annotations
