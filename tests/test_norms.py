@@ -142,6 +142,28 @@ def test_a_study_gives_its_policy_to_methods_that_have_none_and_tells_it():
     assert plain.norms == {}
 
 
+def test_a_private_head_and_private_normalization_go_together():
+    """What stays is both: the head of FedPer and the layers of FedBN; the rest is shared."""
+    own = rows()
+    method = build_method("fedper", NORMED, plan=STEP, norm="local")
+    server = method.start(jax.random.key(0), 2)
+    first = method.offered(server, jnp.zeros((), jnp.int32))
+    kept = method.join(jax.random.key(1), first)
+    sent = method.send(server, jnp.zeros((), jnp.int32))
+
+    upload, after, _ = method.train(jax.random.key(2), sent, kept, Data(train=own, valid=own))
+
+    assert tree.paths(sent) == tree.paths(upload) == ["params/body/Dense_0/bias", "params/body/Dense_0/kernel"]
+    update, _, _ = fedavg(NORMED, plan=STEP).train(jax.random.key(2), first, (), Data(train=own, valid=own))
+    whole = tree.add(first, update)
+    known = after._replace(base=after.base._replace(trained=jnp.asarray(True)))
+    served = method.serve(jax.random.key(3), first, known, Data(train=own, valid=own))
+    assert jax.tree.all(jax.tree.map(jnp.allclose, served.params["head"], whole.params["head"]))
+    assert jax.tree.all(jax.tree.map(jnp.allclose, served.stats, whole.stats))
+    layer = served.params["body"]["BatchNorm_0"]
+    assert jax.tree.all(jax.tree.map(jnp.allclose, layer, whole.params["body"]["BatchNorm_0"]))
+
+
 GROUPED = cifar_cnn((8, 8, 3), 3)
 
 

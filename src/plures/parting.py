@@ -206,7 +206,9 @@ def parted(base: Method, keep: str, *, welcome: Welcome | None = None) -> Method
         common=None,
         assign=None if base.assign is None else assign,
         facts=None if base.facts is None else facts,
-        trained=None,
+        trained=lambda shared, kept, upload: trained(
+            part.filled(shared, kept.own), kept.base, part.unmoved(upload)
+        ),
     )
 
 
