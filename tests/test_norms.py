@@ -1,5 +1,7 @@
 """Policies for normalization layers: what travels, whose statistics are served, what is refused."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from plures.methods.fedavg import fedavg
 from plures.methods.fedbn import fedbn
 from plures.methods.scaffold import scaffold
 from plures.models.cifar import cifar_cnn
-from plures.norms import has_norm, has_statistics, nonnegative, normalized, recalibrated
+from plures.norms import guarded, has_norm, has_statistics, normalized, recalibrated
 from plures.study import build_method, compare
 from plures.types import Data, Plan, Rows, Weights
 
@@ -41,21 +43,36 @@ def test_recalibrated_statistics_are_those_of_the_rows():
     np.testing.assert_allclose(NORMED.apply(found, own.x[:6]), training, atol=1e-4)
 
 
-def test_many_rows_are_taken_block_by_block():
+def test_rows_in_any_order_are_taken_block_by_block():
+    """Sorted rows: the variance between blocks counts."""
     weights, own = NORMED.init(jax.random.key(1)), rows(count=600, capacity=600)
+    own = replace(own, x=own.x[jnp.argsort(own.x[:, 0])])
 
     found = recalibrated(NORMED, jax.random.key(0), weights, own)
 
     layer = weights.params["body"]["Dense_0"]
     inputs = np.asarray(own.x @ layer["kernel"] + layer["bias"], np.float64)
     np.testing.assert_allclose(found.stats["body"]["BatchNorm_0"]["mean"], inputs.mean(0), atol=1e-4)
+    np.testing.assert_allclose(found.stats["body"]["BatchNorm_0"]["var"], inputs.var(0), rtol=1e-4)
 
 
-@pytest.mark.parametrize("options", [{"wanted": False}, {}])
-def test_without_rows_or_wish_nothing_is_recalibrated(options):
+@pytest.mark.parametrize("scale", [1e-3, 1e5])
+def test_statistics_of_large_and_small_numbers_are_as_exact(scale):
+    weights, own = NORMED.init(jax.random.key(1)), rows()
+    own = replace(own, x=scale * own.x)
+
+    found = recalibrated(NORMED, jax.random.key(0), weights, own)
+
+    layer = weights.params["body"]["Dense_0"]
+    inputs = np.asarray(own.x[:6] @ layer["kernel"] + layer["bias"], np.float64)
+    np.testing.assert_allclose(found.stats["body"]["BatchNorm_0"]["var"], inputs.var(0), rtol=1e-3)
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(6, False), (0, True), (3, True)])
+def test_with_few_rows_or_no_wish_nothing_is_recalibrated(count, wanted):
     weights = NORMED.init(jax.random.key(1))
 
-    found = recalibrated(NORMED, jax.random.key(0), weights, rows(count=6 if options else 0), **options)
+    found = recalibrated(NORMED, jax.random.key(0), weights, rows(count=count), wanted=wanted)
 
     assert jax.tree.all(jax.tree.map(jnp.array_equal, found, weights))
 
@@ -113,13 +130,14 @@ def test_recalibrating_serves_the_shared_model_with_own_statistics():
     assert jax.tree.all(jax.tree.map(lambda a, b: jnp.allclose(a, b, atol=1e-6), served, wanted))
 
 
-def test_no_variance_below_zero():
-    weights = Weights((), {"layer": {"mean": jnp.array([-1.0]), "var": jnp.array([-1.0])}})
+def test_a_variance_that_would_not_stay_positive_falls_to_a_tenth():
+    def of(mean, var):
+        return Weights((), {"variant": {"mean": jnp.array(mean), "var": jnp.array(var)}})
 
-    found = nonnegative(weights).stats["layer"]
+    found = guarded(of([1.0, 1.0], [2.0, 2.0]), of([-1.0, -1.0], [-1.0, 0.01])).stats["variant"]
 
-    assert float(found["mean"][0]) == -1.0
-    assert float(found["var"][0]) == 0.0
+    np.testing.assert_allclose(found["mean"], [-1.0, -1.0])
+    np.testing.assert_allclose(found["var"], [0.2, 0.01])
 
 
 def test_a_study_gives_its_policy_to_methods_that_have_none_and_tells_it():

@@ -7,7 +7,6 @@ import pytest
 
 from plures import tree
 from plures.contract import worlds
-from plures.contract.bench import prelude_rounds
 from plures.engine import run
 from plures.errors import BadValue, UnknownChoice, Unsupported
 from plures.methods.ditto import ditto
@@ -74,16 +73,41 @@ def test_a_part_is_refused_with_what_the_model_has():
 
 
 def test_a_method_whose_messages_do_not_tell_the_model_is_refused():
-    with pytest.raises(Unsupported, match="a private head needs a base whose uploads are the updates of one model"):
+    with pytest.raises(Unsupported, match="a private head needs a base that averages updates of models"):
         parted(scaffold(MODEL), "head")
 
 
-@pytest.mark.parametrize("make", [fedavg, ditto, lambda model, plan: hypcluster(model, plan=plan, num_clusters=2)])
+def test_a_private_part_must_not_leave_before_the_methods_own_rounds():
+    with pytest.raises(Unsupported, match="a private head would leave its client in the rounds before"):
+        parted(hypcluster(MODEL, num_clusters=2), "head")
+
+
+def test_a_model_all_of_whose_parts_are_private_is_refused():
+    method = parted(parted(fedavg(MODEL), "head"), "body")
+
+    with pytest.raises(Unsupported, match="all of this model is private"):
+        method.send(method.start(jax.random.key(0), 2), jnp.zeros((), jnp.int32))
+
+
+@pytest.mark.parametrize("keep", ["head", "body"])
+def test_statistics_of_what_is_held_stay(keep):
+    """A newcomer fits its head: the body's running statistics are the shared ones. Its body: they move."""
+    data, weights = client(), NORMED.init(jax.random.key(0))
+    method = fedper(NORMED, plan=STEP, keep=keep)
+    served = method.serve(jax.random.key(1), weights, method.join(jax.random.key(0), weights), data)
+
+    same = jax.tree.all(jax.tree.map(jnp.array_equal, served.stats, weights.stats))
+    assert same == (keep == "head")
+
+
+@pytest.mark.parametrize(
+    "make", [fedavg, ditto, lambda model, plan: hypcluster(model, plan=plan, num_clusters=2, init="random")]
+)
 def test_private_parts_of_any_method_stay_apart_and_the_rest_is_shared(make):
     seen, _ = worlds.awkward()
     method = parted(make(MODEL, plan=worlds.PLAN), "head")
 
-    state = run(method, seen, rounds=2 + prelude_rounds(method), executor="vectorized").state
+    state = run(method, seen, rounds=2, executor="vectorized").state
 
     own = state.private.own[0]
     trained = np.asarray(state.private.trained)

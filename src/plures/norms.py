@@ -6,7 +6,9 @@
     recalibrate  all is shared, and statistics are computed from the client's own rows when it is served
 
 A client that never trained has no statistics of its own; with "local" and "affine" it is served with those of its own rows
-under the model it is offered, as with "recalibrate". Group norm has no statistics: for it, "affine" and "recalibrate" are refused.
+under the model it is offered, as with "recalibrate" (its scales and shifts are then untrained ones: with "local" nobody's ever
+travel). Group norm has no statistics: for it, "affine" and "recalibrate" are refused.
+"local" and "affine" are for methods whose uploads are updates of models; others are refused them by name.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from jax import Array
 
 from plures import tree
 from plures.errors import BadValue, UnknownChoice, Unsupported
-from plures.parting import STATISTICS, in_models, parted
-from plures.types import Data, Drawable, Key, Method, Model, Tree, Weights
+from plures.keys import shuffled
+from plures.parting import STATISTICS, in_models, parted, parts_of
+from plures.types import Data, Key, Method, Model, Rows, Tree, Weights
 
 POLICIES = ("share", "local", "affine", "recalibrate")
 SAID = {
@@ -30,7 +33,7 @@ SAID = {
     "affine": "scales and shifts shared, statistics private",
     "recalibrate": "shared, statistics from the client's own rows",
 }
-BLOCK = 256
+BLOCK, FEWEST = 256, 4
 
 
 def normalized(base: Method, policy: str, *, who: str = "") -> Method:
@@ -64,14 +67,12 @@ def check_policy(model: Model, policy: str, *, who: str = "") -> None:
         raise UnknownChoice("norm policy", policy, POLICIES)
     if policy == "share":
         return
-    shape = jax.eval_shape(model.init, jax.random.key(0))
-    have = [name for name, patterns in model.parts.items() if any(tree.matches(shape, patterns))]
-    if "norm" not in have:
-        said = ", ".join(have) or "no named parts"
+    if not has_norm(model):
+        said = ", ".join(parts_of(model)) or "no named parts"
         raise Unsupported(
             f"{who or f'norm={policy}'} needs a model with normalization layers; this one has: {said}"
         )
-    if policy != "local" and not jax.tree.leaves(shape.stats):
+    if policy != "local" and not has_statistics(model):
         raise Unsupported(
             f"norm={policy} is about running statistics; this model's normalization keeps none: use local"
         )
@@ -79,8 +80,7 @@ def check_policy(model: Model, policy: str, *, who: str = "") -> None:
 
 def has_norm(model: Model) -> bool:
     """Whether the model has normalization layers."""
-    shape = jax.eval_shape(model.init, jax.random.key(0))
-    return any(tree.matches(shape, model.parts.get("norm", ())))
+    return "norm" in parts_of(model)
 
 
 def has_statistics(model: Model) -> bool:
@@ -88,43 +88,80 @@ def has_statistics(model: Model) -> bool:
     return bool(jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).stats))
 
 
-def nonnegative(weights: Weights) -> Weights:
-    """The weights with no running variance below 0: updates added to one can lead there, averages cannot."""
-    if not jax.tree.leaves(weights.stats):
-        return weights
-    leaves, structure = jax.tree.flatten(weights.stats)
-    names = tree.paths(weights.stats)
-    kept = [jnp.maximum(leaf, 0) if "var" in name else leaf for name, leaf in zip(names, leaves, strict=True)]
-    return weights._replace(stats=jax.tree.unflatten(structure, kept))
+def guarded(before: Weights, after: Weights) -> Weights:
+    """``after`` with a tenth of what it was for every running variance that is not above 0.
+
+    Updates that are added can lead there, averages of values cannot. A variance of 0 would be no better than a negative one:
+    outputs are divided by its root.
+    """
+    if not jax.tree.leaves(after.stats):
+        return after
+    names, structure = tree.paths(after.stats), jax.tree.structure(after.stats)
+    pairs = zip(names, jax.tree.leaves(before.stats), jax.tree.leaves(after.stats), strict=True)
+    kept = [jnp.where(new > 0, new, 0.1 * old) if _leaf(name) == "var" else new for name, old, new in pairs]
+    return after._replace(stats=jax.tree.unflatten(structure, kept))
 
 
-def recalibrated(
-    model: Model, key: Key, weights: Weights, rows: Drawable, *, wanted: Array | bool = True
-) -> Weights:
-    """The weights with the statistics of these rows in place of running ones; unchanged without rows or if not wanted.
+def recalibrated(model: Model, key: Key, weights: Weights, rows: Rows, *, wanted: Array | bool = True) -> Weights:
+    """The weights with the statistics of these rows in place of running ones, if that is wanted.
 
-    A training pass moves statistics s to  m s + (1 - m) b, b being those of its batch: passes from s = 0 and s = 1 tell m and b,
-    whatever the model. Several blocks of rows are averaged by their rows.
+    They stay as they are for fewer than ``FEWEST`` rows, whose variances would tell nothing. A training pass moves statistics s to
+    m s + (1 - m) b, b being those of its batch. So a pass from 0 gives (1 - m) b, a second one from there 1 + m times that: together they
+    tell m and b, whatever the model. Rows come in random order, block by block; the variance between blocks counts.
     """
     size = max(min(BLOCK, rows.capacity), 1)
     zeros = tree.zeros_like(weights.stats)
-    wanted = jnp.asarray(wanted) & (jnp.asarray(rows.count) > 0)
+    wanted = jnp.asarray(wanted) & (jnp.asarray(rows.count) >= FEWEST)
 
-    def add(block: Array, total: Tree) -> Tree:
-        batch = rows.take(block * size + jnp.arange(size))
-        part = batch.mask.sum() / jnp.maximum(rows.count, 1)
+    def of_block(block: Array) -> tuple[Tree, Array]:
+        place = block * size + jnp.arange(size)
+        batch = rows.take(shuffled(key, jnp.minimum(place, jnp.maximum(rows.count - 1, 0)), rows.count))
+        mask = place < rows.count
 
         def passed(stats: Tree) -> Tree:
-            return model.forward(key, weights._replace(stats=stats), batch.x, batch.mask)[1]
+            return model.forward(key, weights._replace(stats=stats), batch.x, mask)[1]
 
-        def one(so_far: Array, low: Array, high: Array) -> Array:
-            return so_far + part * low / (1 - (high - low))  # high - low is m
+        low = passed(zeros)
+        return jax.tree.map(_of_batch, low, passed(low)), mask.sum() / jnp.maximum(rows.count, 1)
 
-        return jax.tree.map(one, total, passed(zeros), passed(jax.tree.map(jnp.ones_like, zeros)))
+    def add(block: Array, total: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+        found, share = of_block(block)
+        squares = jax.tree.map(jnp.square, found)
+        return tree.step(total[0], share, found), tree.step(total[1], share, squares)
 
     blocks = jnp.where(wanted, (rows.count + size - 1) // size, 0)
-    found = jax.lax.fori_loop(0, blocks, add, zeros)
-    return tree.choose(wanted, weights._replace(stats=found), weights)
+    means, squares = jax.lax.fori_loop(0, blocks, add, (zeros, zeros))
+    return tree.choose(wanted, weights._replace(stats=_with_spread(means, squares)), weights)
+
+
+def _of_batch(low: Array, again: Array) -> Array:
+    """The statistics of a batch from those after a pass from 0, and after a second pass from there."""
+    size = jnp.abs(low).sum()
+    kept = jnp.where(size > 0, jnp.abs(again).sum() / jnp.where(size > 0, size, 1.0) - 1, 0.0)  # m
+    return low / (1 - kept)
+
+
+def _with_spread(means: Tree, squares: Tree) -> Tree:
+    """Statistics averaged over blocks, variances with that of the blocks' means."""
+    names, structure = tree.paths(means), jax.tree.structure(means)
+    mean_of, square_of = (dict(zip(names, jax.tree.leaves(one), strict=True)) for one in (means, squares))
+
+    def one(name: str) -> Array:
+        center = f"{name.rpartition('/')[0]}/mean"
+        if _leaf(name) != "var" or center not in mean_of:
+            return mean_of[name]
+        return mean_of[name] + jnp.maximum(square_of[center] - jnp.square(mean_of[center]), 0.0)
+
+    return jax.tree.unflatten(structure, [one(name) for name in names])
+
+
+def _leaf(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def norm_said(policy: str) -> str:
+    """What is done with normalization layers by methods without a policy of their own, in a sentence."""
+    return f"normalization layers: {SAID[policy]}"
 
 
 def norms_said(norms: Mapping[str, str]) -> str:

@@ -19,8 +19,8 @@ from jax import Array
 
 from plures import tree
 from plures.errors import BadValue, UnknownChoice, Unsupported
-from plures.local import Adjust, begin, descend, num_steps, objective
-from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
+from plures.local import Loss, begin, descend, num_steps, objective
+from plures.types import Batch, Data, Info, Key, Method, Model, Plan, Tree, Weights
 
 Welcome: TypeAlias = Callable[[Key, Weights, Data, Array], Weights]
 """(key, the model offered, data, new) -> the model of a client that never trained; unchanged for one that is not new."""
@@ -73,6 +73,8 @@ class Parting:
             lead = leaves[there].shape[: leaves[there].ndim - shapes[there]]
             new = iter(change([leaf for leaf, kept in zip(leaves, self.private, strict=True) if kept], lead))
             whole = [next(new) if kept else leaf for leaf, kept in zip(leaves, self.private, strict=True)]
+            if all(leaf is None for leaf in whole):
+                raise Unsupported("all of this model is private, so nothing is shared; use local_only")
             return jax.tree.unflatten(structure, whole)
 
         return jax.tree.map(one, message, is_leaf=lambda node: isinstance(node, Weights) or node is None)
@@ -97,11 +99,19 @@ def parting(model: Model, keep: str) -> Parting:
 
 def leaves_of_part(model: Model, shape: Weights, part: str) -> list[bool]:
     """For every leaf of the weights, whether it belongs to the part; refuses a part the model lacks."""
-    patterns = {**model.parts, STATISTICS: ("stats/*",)}
-    there = [name for name, wanted in patterns.items() if any(tree.matches(shape, wanted))]
-    if part not in there:
-        raise UnknownChoice("part of this model", part, there)
-    return tree.matches(shape, patterns[part])
+    if part not in parts_of(model):
+        raise UnknownChoice("part of this model", part, parts_of(model))
+    return tree.matches(shape, _patterns(model)[part])
+
+
+def parts_of(model: Model) -> list[str]:
+    """The names of the parts that the model has: those with leaves."""
+    shape = jax.eval_shape(model.init, jax.random.key(0))
+    return [name for name, wanted in _patterns(model).items() if any(tree.matches(shape, wanted))]
+
+
+def _patterns(model: Model) -> dict[str, tuple[str, ...]]:
+    return {**model.parts, STATISTICS: ("stats/*",)}
 
 
 class Kept(NamedTuple):
@@ -112,17 +122,31 @@ class Kept(NamedTuple):
     trained: Array
 
 
-def only(part: Parting, *, private: bool) -> Adjust:
-    """Gradients of the private leaves alone, or of the shared ones alone."""
-    number = len(jax.tree.leaves(part.shape.params))
-    moves = [kept == private for kept in part.private[:number]]  # params come before stats
+def only(part: Parting, loss: Loss, *, private: bool) -> Loss:
+    """The loss as a function of the private leaves alone, or of the shared ones alone; statistics of the others stay."""
+    moves = [kept == private for kept in part.private]
 
-    def adjust(grads: Tree, params: Tree) -> Tree:
-        leaves, structure = jax.tree.flatten(grads)
-        still = [leaf if free else jnp.zeros_like(leaf) for leaf, free in zip(leaves, moves, strict=True)]
-        return jax.tree.unflatten(structure, still)
+    def held(key: Key, weights: Weights, batch: Batch) -> tuple[Array, Tree]:
+        still = jax.tree.map(jax.lax.stop_gradient, weights)
+        leaves, structure = jax.tree.flatten(weights)
+        chosen = [
+            free_leaf if free else leaf
+            for free_leaf, leaf, free in zip(leaves, jax.tree.leaves(still), moves, strict=True)
+        ]
+        value, stats = loss(key, jax.tree.unflatten(structure, chosen), batch)
+        number = len(jax.tree.leaves(weights.stats))
+        moved = [
+            new if free else old
+            for new, old, free in zip(
+                jax.tree.leaves(stats),
+                jax.tree.leaves(weights.stats),
+                moves[len(moves) - number :],
+                strict=True,
+            )
+        ]
+        return value, jax.tree.unflatten(jax.tree.structure(weights.stats), moved)
 
-    return adjust
+    return held
 
 
 def fitted_part(base: Method, part: Parting, epochs: int) -> Welcome | None:
@@ -132,9 +156,11 @@ def fitted_part(base: Method, part: Parting, epochs: int) -> Welcome | None:
     plan: Plan = replace(base.plan, epochs=epochs, steps=None)
 
     def welcome(key: Key, weights: Weights, data: Data, new: Array) -> Weights:
-        steps, adjust = jnp.where(new, num_steps(data.train, plan), 0), only(part, private=True)
-        loss = objective(base.model)
-        return descend(key, begin(weights, plan), data.train, plan, loss, adjust=adjust, stop=steps).weights
+        steps, loss = (
+            jnp.where(new, num_steps(data.train, plan), 0),
+            only(part, objective(base.model), private=True),
+        )
+        return descend(key, begin(weights, plan), data.train, plan, loss, stop=steps).weights
 
     return welcome if epochs else None
 
@@ -156,8 +182,11 @@ def parted(base: Method, keep: str, *, welcome: Welcome | None = None) -> Method
     that newcomers find it; what is served to a client that never trained is changed by ``welcome``.
     """
     if base.trained is None or base.settle is not None:
+        raise Unsupported(f"a private {keep} needs a base that averages updates of models, such as fedavg or ditto")
+    if base.prelude is not None:
         raise Unsupported(
-            f"a private {keep} needs a base whose uploads are the updates of one model, such as fedavg or hypcluster"
+            f"a private {keep} would leave its client in the rounds before this method's own; use a base without such "
+            "rounds, or without them: hypcluster:init=random"
         )
     trained, part = base.trained, parting(base.model, keep)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plures.contract import CHECKS, Bench, subjects, traffic_is_as_committed
+from plures.contract import CHECKS, Bench, subjects, traffic_is_as_committed, variances_stay_positive
 
 TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
 BENCHES: dict[str, Bench] = {}
@@ -47,6 +47,11 @@ def bench(request):
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_every_method_keeps_the_contract(bench, check):
     check(bench)
+
+
+@pytest.mark.slow
+def test_running_variances_stay_positive(bench):
+    variances_stay_positive(bench)
 
 
 def test_bytes_per_client_equal_the_committed_table(bench):

@@ -124,7 +124,7 @@ def share_of(*, train=4, valid=4, valid_labels=LABELS, lam="valid"):
     method = knn_per(fedavg(MODEL), k=2, lam=lam)
     served = jax.jit(method.serve)(KEY, MODEL.init(KEY), (), data)
     assert np.isfinite(method.predict(served, PROBES)).all()
-    assert float(method.facts(None, (), served)["lam"]) == float(served.lam)
+    assert float(method.facts(None, (), served)["neighbors"]) == float(served.lam)
     return float(served.lam)
 
 

@@ -149,7 +149,7 @@ def test_a_base_served_head_equals_fedavg_when_body_is_kept_by_nobody():
     [
         (lambda: finetune(fedavg(MODEL), epochs=-1), BadValue, "epochs must be 0 or more"),
         (lambda: guard(local_only(MODEL)), Unsupported, "guard needs a base with a model common"),
-        (lambda: split(scaffold(MODEL)), Unsupported, "a private head needs a base whose uploads are the updates"),
+        (lambda: split(scaffold(MODEL)), Unsupported, "a private head needs a base that averages updates"),
         (lambda: split(fedavg(MODEL), keep="norm"), UnknownChoice, "no part of this model is called 'norm'"),
         (
             lambda: finetune(replace(fedavg(MODEL), predict=lambda served, x: x)),

@@ -15,8 +15,9 @@ from plures.reproduce import _lgmix_cells as cells
 from plures.reproduce import _lgmix_rows as lines
 from plures.reproduce import lgmix as lg
 from plures.reproduce._cells import saved
-from plures.reproduce._lgmix_cells import ALONE, FEDAVG, FEDBN, LGMIX, PUBLISHED, Cell, Setting
+from plures.reproduce._lgmix_cells import ALONE, FEDAVG, FEDBN, LGMIX, Cell, Setting
 
+HALF = "LG-Mix, lam 0.5"
 DOCS = Path(__file__).parents[2] / "docs" / "lgmix"
 CELL = Cell("shift-18", ALONE, 0, 0.1, "local_only", [0.8, 0.6], [0, 1], 0.7, 1.0, 2.0)
 PART = cells.shifted(18, seeds=(0, 1), methods=(ALONE, FEDAVG, FEDBN, LGMIX))
@@ -63,7 +64,7 @@ def test_those_that_follow_come_after_their_leader():
 
 def test_valid_rows_of_the_first_seed_choose_and_test_rows_do_not(monkeypatch):
     """The setting that is best on test rows is worst on valid ones."""
-    part = cells.shifted(18, seeds=(0, 1), lrs=(0.1, 0.2), methods=(LGMIX, PUBLISHED))
+    part = cells.shifted(18, seeds=(0, 1), lrs=(0.1, 0.2), methods=(LGMIX, HALF))
     played = []
 
     def fake(name, setting, method, federation, part):
@@ -79,15 +80,15 @@ def test_valid_rows_of_the_first_seed_choose_and_test_rows_do_not(monkeypatch):
     assert [(cell.method, cell.seed, cell.lr) for cell in found] == [
         (LGMIX, 0, 0.1),
         (LGMIX, 1, 0.1),
-        (PUBLISHED, 0, 0.1),
-        (PUBLISHED, 1, 0.1),
+        (HALF, 0, 0.1),
+        (HALF, 1, 0.1),
     ]
     assert found[0].tried == [[0.1, "lgmix", 0.9], [0.2, "lgmix", 0.2]]
-    assert played == [(LGMIX, 0, 0.1), (LGMIX, 0, 0.2), (LGMIX, 1, 0.1), (PUBLISHED, 0, 0.1), (PUBLISHED, 1, 0.1)]
+    assert played == [(LGMIX, 0, 0.1), (LGMIX, 0, 0.2), (LGMIX, 1, 0.1), (HALF, 0, 0.1), (HALF, 1, 0.1)]
 
 
 def test_known_cells_are_not_played_and_their_choice_is_followed(monkeypatch, tmp_path):
-    part = cells.shifted(18, seeds=(0,), lrs=(0.1, 0.2), methods=(LGMIX, PUBLISHED))
+    part = cells.shifted(18, seeds=(0,), lrs=(0.1, 0.2), methods=(LGMIX, HALF))
     saved(tmp_path / "cells.jsonl", [replace(CELL, method=LGMIX, lr=0.2, text="lgmix")])
     monkeypatch.setattr(
         cells, "play", lambda name, setting, *_: Cell(*name, *setting, [0.5, 0.5], [0, 1], 0.5, 1.0, 1.0)
@@ -96,7 +97,7 @@ def test_known_cells_are_not_played_and_their_choice_is_followed(monkeypatch, tm
 
     found = lg.played([part], tmp_path, quiet)
 
-    assert [(cell.method, cell.lr) for cell in found] == [(LGMIX, 0.2), (PUBLISHED, 0.2)]
+    assert [(cell.method, cell.lr) for cell in found] == [(LGMIX, 0.2), (HALF, 0.2)]
     assert len((tmp_path / "cells.jsonl").read_text().splitlines()) == 2
 
 
@@ -151,11 +152,11 @@ def test_other_federations_have_no_bar():
 
 
 def test_the_lead_is_over_the_best_other_method_and_stands_beside_the_published_one():
-    rows = {row.id: row for row in lines.rows([PART], four(3.0, fedbn=5.0))}
+    behind, ahead = ({row.id: row for row in lines.rows([PART], four(3.0, fedbn=one))} for one in (5.0, 2.0))
 
-    assert rows["largest-lead"].ours == pytest.approx(-2.0)
-    assert rows["largest-lead"].published == 5.01
-    assert rows["share-best"].ours == 0.0
+    assert [rows["largest-lead"].ours for rows in (behind, ahead)] == pytest.approx([-2.0, 1.0])
+    assert [rows["share-best"].ours for rows in (behind, ahead)] == [0.0, 1.0]
+    assert ahead["largest-lead"].published == 5.01
 
 
 def test_a_method_without_all_seeds_is_not_shown():

@@ -27,7 +27,7 @@ from plures.cli.worth import worth_command
 from plures.config import Study, make_study, read_study
 from plures.data import Federation
 from plures.errors import BadFile, BadValue, MethodWarning, UnknownChoice
-from plures.norms import norms_said
+from plures.norms import norm_said, norms_said
 from plures.registry import CHANNELS, METHODS, MODELS, PERSONALIZERS, REPRODUCTIONS
 from plures.report.terminal import DECISIONS_LEGEND, LEGEND, decisions_table, leaderboard, rows_table, study_bars
 from plures.study import Comparison, Guidance, compare, default_methods, default_options, forecasts, guide
@@ -284,6 +284,8 @@ def play_decisions(study: Study, out: Path, *, errors: float) -> None:
     save_guidance(out, result)
     console.print(decisions_table(result))
     console.print(DECISIONS_LEGEND, style="dim")
+    if study.norm != "share":
+        say(norm_said(study.norm))
     for line in result.sentences:
         say(line)
     tell_threat(result)

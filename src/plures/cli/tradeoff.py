@@ -20,6 +20,7 @@ from plures.cli.studies import study_of, takes_study
 from plures.config import Study
 from plures.data import Federation
 from plures.errors import BadValue
+from plures.norms import norm_said
 from plures.report.terminal import plain_table, study_bars
 from plures.study.compare import StudyProgress, run_folder
 from plures.study.fronts import Budget, counted, unit_of
@@ -135,6 +136,8 @@ def play_tradeoff(study: Study, sweep: Sweep, out: Path | None, swept: Mapping[s
     console.print(LEGEND, style="dim")
     for line in (*sentences(result), *told(result)):
         say(line)
+    if study.norm != "share":
+        say(norm_said(study.norm))
     if result.threat is not None:
         say(result.threat.said)
     tell_notes(sweep.federation, *notes)

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from plures.contract.bench import Bench, Subject, subjects
-from plures.contract.checks import CHECKS, ContractBroken, traffic_is_as_committed, traffic_row
+from plures.contract.checks import (
+    CHECKS,
+    ContractBroken,
+    traffic_is_as_committed,
+    traffic_row,
+    variances_stay_positive,
+)
 from plures.registry import Entry
 
 __all__ = [
@@ -15,6 +21,7 @@ __all__ = [
     "subjects",
     "traffic_is_as_committed",
     "traffic_row",
+    "variances_stay_positive",
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -139,16 +139,35 @@ def _plain(leaf: Any) -> np.ndarray:
     return np.asarray(leaf)
 
 
+class Unscored(Runner):
+    """A runner that evaluates nobody: there is one program less to compile."""
+
+    def score(self, *args: Any, **options: Any) -> Any:
+        """Nothing."""
+        return {}
+
+
 def predictions(method: Method, federation: Federation, *, rounds: int) -> np.ndarray:
     """What every client predicts for some probes after a few rounds with everyone."""
     rounds = rounds + prelude_rounds(method)
     settings = Settings(rounds=rounds, executor="vectorized", eval_every=rounds)
-    runner = prepare(quiet(method), federation, settings=settings)
+    prepared = prepare(quiet(method), federation, settings=settings)
+    runner = Unscored(**{one.name: getattr(prepared, one.name) for one in fields(prepared)})
     done = runner.run()
     probes = jax.random.normal(jax.random.key(7), (5, *federation.shape))
     clients = runner.clients(done.state, done.state.private)
     setup = runner.setup(runner.phases[-1])
     return np.asarray(evaluate.predictions(setup, runner.arrays, done.state.server, clients, probes))
+
+
+def served_models(run: Run) -> Any:
+    """What every client is served, stacked."""
+    runner = run.runner
+
+    def served(setup: Any, arrays: Any, server: Any, clients: Any) -> Any:
+        return jax.vmap(lambda client: evaluate.serve_one(setup, arrays, server, client))(clients)
+
+    return runner.score(runner.scoring(runner.setup(runner.phases[-1])), run.state, run.store, served)
 
 
 def capacity_raised(runner: Runner, extra: int) -> Runner:

@@ -23,6 +23,8 @@ from plures.contract.bench import (
     outcome,
     predictions,
     prelude_rounds,
+    quiet,
+    served_models,
 )
 from plures.engine import Settings
 from plures.engine.run import play, prepare
@@ -176,6 +178,19 @@ def planted_groups_stay_hidden(bench: Bench) -> None:
     runner = bench.runner()
     hidden = replace(runner, places=runner.places._replace(group=runner.places.group * 0))
     _same("planted groups hidden", outcome(bench.base), outcome(hidden.run()), atol=0.0)
+
+
+def variances_stay_positive(bench: Bench) -> None:
+    """With batch norm no client is ever served a running variance of 0 or below."""
+    try:
+        method = quiet(bench.subject.build(worlds.model(norm=True), worlds.PLAN, {}))
+    except Unsupported:
+        return
+    for rounds in (1, ROUNDS):
+        served = served_models(bench.run(method=method, rounds=rounds))
+        for name, values in zip(tree.paths(served), jax.tree.leaves(served), strict=True):
+            if "stats/" in name and name.endswith("/var") and not (np.asarray(values) > 0).all():
+                raise ContractBroken(f"after {rounds} rounds a running variance is {values.min():.3g} ('{name}')")
 
 
 def limits_hold(bench: Bench) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ from plures.methods._traces import (
     layers_of,
     trace_of,
 )
+from plures.parting import parts_of
 from plures.types import Batch, Data, Info, Key, Model, Plan, Tree, Weights
 
 RULES = (*FROM_FEATURES, *FROM_GRADIENTS, "valid")
@@ -31,19 +32,19 @@ CHOICES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rule:
     """How lam is found and remembered; see ``lgmix``."""
 
-    lam: float | str
-    memory: str
-    scope: str
-    centered: bool
-    mode: str
-    scale: str
-    decay: float
-    probes: int
-    drop_smallest: bool
+    lam: float | str = "features"
+    memory: str = "mean"
+    scope: str = "model"
+    centered: bool = True
+    mode: str = "train"
+    scale: str = "raw"
+    decay: float = 0.9
+    probes: int = 1
+    drop_smallest: bool = False
 
     @property
     def fixed(self) -> bool:
@@ -54,8 +55,8 @@ class Rule:
 class Mixing(NamedTuple):
     """A client's lam, for each layer or one for all, and what it comes from.
 
-    ``memory`` is the sum of the ratios of ``rounds`` rounds, or their moving average. ``own`` and ``shared`` are the last traces of the client's
-    model and of everyone's, ``cosine`` that between the last updates.
+    ``memory`` is the sum of the ratios of ``rounds`` rounds, or their moving average. ``own`` and ``shared`` are the last
+    traces of the client's model and of everyone's, ``cosine`` that between the last updates.
     """
 
     lam: Array
@@ -64,6 +65,14 @@ class Mixing(NamedTuple):
     own: Array
     shared: Array
     cosine: Array
+
+
+def as_published(rule: Rule) -> Rule:
+    """The rule with the choices of the published code; refuses another choice that was made."""
+    for name in ("memory", "scope", "centered", "mode", "scale"):
+        if getattr(rule, name) != getattr(Rule(), name):
+            raise BadValue(name, getattr(rule, name), "left out with published=true, which chooses it")
+    return replace(rule, mode="published", drop_smallest=rule.lam == "features")
 
 
 def check_rule(model: Model, rule: Rule) -> None:
@@ -81,7 +90,7 @@ def check_rule(model: Model, rule: Rule) -> None:
     if rule.probes < 1:
         raise BadValue("probes", rule.probes, "1 or more")
     if rule.lam in FROM_FEATURES and (model.features is None or model.featured is None):
-        have = ", ".join(model.parts) or "none"
+        have = ", ".join(parts_of(model)) or "none"
         raise Unsupported(
             f"lgmix with lam={rule.lam} needs a model that tells its features; this one does not (its named parts: {have}): "
             "use lam=ntk, hutchinson, valid or a number"
@@ -103,9 +112,9 @@ def num_shares(model: Model, rule: Rule) -> int:
 
 
 def first_mixing(model: Model, rule: Rule) -> Mixing:
-    """Before the first round: the given lam, or a half."""
+    """Before the first round: the given lam, or 0 as long as there is nothing to measure."""
     nothing = jnp.zeros(num_shares(model, rule))
-    lam = nothing + (float(rule.lam) if rule.fixed else 0.5)
+    lam = nothing + (float(rule.lam) if rule.fixed else 0.0)
     return Mixing(lam, nothing, jnp.zeros(()), nothing, nothing, jnp.zeros(()))
 
 
@@ -142,7 +151,7 @@ def _streamed(
 
 
 def watching(model: Model, rule: Rule, shared: Weights) -> Loss:
-    """The objective, for weights whose stats are (stats, own features' moments, those of ``shared``): both grow by a batch."""
+    """The objective, for weights whose stats are (stats, moments of own features, of those of ``shared``), which grow."""
     assert model.features is not None
     assert model.featured is not None
     features, featured = model.features, model.featured

@@ -30,6 +30,7 @@ from plures.methods._degree import Facts, blank, statistics
 from plures.methods._part import make_part
 from plures.methods._pull import SPACING, Descent, How, Steps, refusal, top_lam
 from plures.methods.hypcluster_auto import clearly_better
+from plures.norms import guarded
 from plures.types import Data, Info, Key, Method, Tree, Weights, then
 
 Client: TypeAlias = Callable[[Key, Weights, Weights, Steps, Data], tuple[Weights, Weights, Info]]
@@ -152,7 +153,7 @@ def penalized(
         known, update = _update(how, average, server, uploads.models, mass, weights, uids, now)
         paces = paced(known, server.factor[uids], mass) if speed is None else speed(known)
         moved = jax.tree.map(lambda w, u: w + tree.along(paces, u) * u, server.shared.params, update.params)
-        shared = Weights(moved, tree.add(server.shared.stats, update.stats))
+        shared = guarded(server.shared, Weights(moved, tree.add(server.shared.stats, update.stats)))
         slope = known.lam * jax.vmap(lambda one: jnp.sqrt(tree.squared_norm(one)))(update.params)
         if several:
             known = known._replace(votes=_voted(server.votes, uploads.votes, weights, uids))

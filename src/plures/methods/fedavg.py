@@ -24,6 +24,7 @@ from plures import tree
 from plures.aggregate import averaging, check_weighting, num_tolerated
 from plures.errors import BadValue
 from plures.local import objective, sgd
+from plures.norms import guarded
 from plures.registry import Limit, method
 from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
 
@@ -102,4 +103,5 @@ def stepped(optimizer: optax.GradientTransformation, server: Server, update: Wei
     descent = tree.scale(-1.0, update.params)
     change, memory = optimizer.update(descent, server.optimizer, server.weights.params)
     params = optax.apply_updates(server.weights.params, change)
-    return server._replace(weights=Weights(params, tree.add(server.weights.stats, update.stats)), optimizer=memory)
+    weights = guarded(server.weights, Weights(params, tree.add(server.weights.stats, update.stats)))
+    return server._replace(weights=weights, optimizer=memory)

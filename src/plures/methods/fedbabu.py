@@ -54,14 +54,14 @@ def fedbabu(
     base = fedavg(model, plan=plan, weighting=weighting, aggregate=aggregate)
     part, loss = parting(model, keep), objective(model)
     tuned = replace(plan, epochs=epochs, steps=None)
-    adjust = None if tune == "all" else only(part, private=True)
+    fitting = loss if tune == "all" else only(part, loss, private=True)
 
     def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Weights, Tree, Info]:
-        moved, info = sgd(key, shared, data, plan, loss, adjust=only(part, private=False))
+        moved, info = sgd(key, shared, data, plan, only(part, loss, private=False))
         return tree.subtract(moved, shared), private, info
 
     def serve(key: Key, shared: Weights, private: Tree, data: Data) -> Weights:
         first, steps = begin(shared, tuned), num_steps(data.train, tuned)
-        return descend(key, first, data.train, tuned, loss, adjust=adjust, stop=steps).weights
+        return descend(key, first, data.train, tuned, fitting, stop=steps).weights
 
     return parted(replace(base, train=train, serve=serve), keep)

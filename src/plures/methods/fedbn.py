@@ -3,8 +3,8 @@
     client  (theta, n_k)   local SGD on L_k(theta, n_k);  n_k are scales, shifts and running statistics
     server  theta  <-  mean of the clients' theta;  n_k never travels
 
-Li, Jiang, Zhang, Kamp, Dou: FedBN, ICLR 2021. arXiv 2102.07623. A client that never trained has no statistics: it is served with
-those of its own rows under the shared model (the paper leaves newcomers open).
+Li, Jiang, Zhang, Kamp, Dou: FedBN, ICLR 2021. arXiv 2102.07623. A client that never trained is served with
+the statistics of its own rows under the shared model, and with scales and shifts as they were drawn: nobody's travel.
 """
 
 from __future__ import annotations

@@ -62,6 +62,7 @@ from plures.methods._views import (
     surroundings,
     with_stats,
 )
+from plures.norms import guarded
 from plures.registry import Limit, method
 from plures.types import Data, Forecast, Info, Key, Method, Model, Plan, Tree, Weights
 
@@ -307,6 +308,7 @@ def federated_clustering(
             if not raw:
                 way = memory
         after = jax.tree.map(lambda old, by: old - plan.lr * by, server.models, Weights(way, steps.stats))
+        after = guarded(server.models, after)
 
         def chosen(new: Tree, old: Tree) -> Tree:
             return jax.tree.map(lambda a, b: jnp.where(tree.along(moved, a), a, b), new, old)

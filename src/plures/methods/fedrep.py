@@ -55,8 +55,8 @@ def fedrep(
 
     def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Weights, Tree, Info]:
         key_head, key_body = jax.random.split(key)
-        fitted, info = sgd(key_head, shared, data, first, loss, adjust=only(part, private=True))
-        moved, more = sgd(key_body, fitted, data, plan, loss, adjust=only(part, private=False))
+        fitted, info = sgd(key_head, shared, data, first, only(part, loss, private=True))
+        moved, more = sgd(key_body, fitted, data, plan, only(part, loss, private=False))
         return tree.subtract(moved, shared), private, {**more, "steps": info["steps"] + more["steps"]}
 
     welcome = fitted_part(base, part, newcomer_epochs)

@@ -5,16 +5,19 @@
     lam_k  =  T(w_k) / (T(w_k) + T(u))                T: a trace of the tangent kernel on the client's own rows
 
 Updates are mixed, not weights. lam is a heuristic: nothing is claimed to be optimal about it. T is by default tr Cov of the
-features, streamed over the training pass; both models in the same mode, so that lam is 1/2 where they are equal.
+features, streamed over the training pass; both models in the same mode, so that lam is 1/2 where they are equal (while the own
+one trains its features drift away from those of u, within a round too). A client without rows has lam = 0: it follows u.
 
-Running statistics are mixed as values, lam (own) + (1 - lam) (everyone's mean): a mix of updates can make a variance
-negative, a mean cannot. ``published=True`` makes the choices of the published code (med-air/HeteroPFL) instead: own
-features in training mode and those of u in evaluation mode, the least eigenvalue left out, the mean of all ratios so far,
-statistics mixed as updates (here never below 0). Unlike that code it trains for all epochs of the plan, and on the last
-short batch too.
+Running statistics are mixed as updates like all else, which can lead a variance below 0 where a mean of values could not: one that
+would not stay above 0 falls to a tenth instead. Mixing statistics as values, lam (own) + (1 - lam) (everyone's), was tried and is
+worse under feature shift: it pulls every client's statistics towards those of other clients in each round.
+
+``published=True`` makes the choices of the published code (med-air/HeteroPFL): own features in training mode and those of u in
+evaluation mode, and the least eigenvalue left out; the mean of all ratios so far is the default here too. Unlike that code it
+trains for all epochs of the plan, and on the last short batch too.
 
 A client that is absent from a round misses D. With ``absent="skip"`` both its models stay where they are. With "apply" it
-catches up when it returns, before it trains: both take what it missed, with lam = 0. That takes a second download per round.
+catches up before it trains again or is served: both take what it missed, with lam = 0. That takes a second download per round.
 
 Jiang, Le, Li, Dou: Heterogeneous Personalized Federated Learning by Local-Global Updates Mixing via Convergence Rate,
 ICLR 2024 (OpenReview 7pWRLDBAtc).
@@ -37,6 +40,7 @@ from plures.local import mean_loss
 from plures.methods._mixing import (
     Mixing,
     Rule,
+    as_published,
     check_rule,
     first_mixing,
     ratio,
@@ -44,7 +48,7 @@ from plures.methods._mixing import (
     trained_and_measured,
 )
 from plures.methods._traces import layer_of, layers_of
-from plures.norms import check_policy, has_statistics, nonnegative, recalibrated
+from plures.norms import check_policy, guarded, has_statistics, recalibrated
 from plures.parting import STATISTICS, Parting, parting
 from plures.registry import Limit, method
 from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
@@ -54,28 +58,37 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Server(NamedTuple):
-    """u and the last D; where statistics are mixed as values, those of ``update`` are everyone's mean."""
+    """u after so many rounds, and the last D."""
 
     shared: Weights
     update: Weights
+    rounds: Array
     key: Tree = ()
 
 
+class Offer(NamedTuple):
+    """u after so many rounds."""
+
+    shared: Weights
+    rounds: Array
+
+
 class Own(NamedTuple):
-    """A client's model, u as it knows it, its last upload, and its lam."""
+    """A client's model, u as it knows it after so many rounds, its last upload, its lam, and whether it ever had rows."""
 
     weights: Weights
     shared: Weights
+    rounds: Array
     update: Weights
     mixing: Mixing
+    trained: Array
 
 
 class Layers(NamedTuple):
-    """What is mixed how: the names of layers, the private leaves (all False: none), statistics as values or as updates."""
+    """What is mixed how: the names of layers, and the private leaves (all False: none)."""
 
     names: list[str]
     part: Parting
-    as_values: bool
 
     def sent(self, update: Weights) -> Weights:
         """What leaves the client, or the server, of an update."""
@@ -84,11 +97,6 @@ class Layers(NamedTuple):
     def whole(self, update: Weights) -> Weights:
         """An update that was sent, with zeros for what was not."""
         return self.part.unmoved(update)
-
-    def moved(self, weights: Weights, update: Weights) -> Weights:
-        """The model after an update: statistics are its values, or move by it but not below 0."""
-        found = tree.add(weights, update)
-        return found._replace(stats=update.stats) if self.as_values else nonnegative(found)
 
     def mixed(self, own: Own, everyones: Weights, lam: Array) -> Weights:
         """w + lam D_k + (1 - lam) D; private leaves move by D_k alone."""
@@ -99,7 +107,7 @@ class Layers(NamedTuple):
                 shares, jax.tree.leaves(own.update), jax.tree.leaves(everyones), strict=True
             )
         ]
-        return self.moved(own.weights, jax.tree.unflatten(jax.tree.structure(own.weights), update))
+        return moved(own.weights, jax.tree.unflatten(jax.tree.structure(own.weights), update))
 
     def _shares(self, weights: Weights, lam: Array) -> list[Array]:
         """lam of every leaf: that of its layer, or the only one; 1 for private leaves."""
@@ -146,53 +154,41 @@ def lgmix(
     ``mode`` is that of the forward passes for features: train, eval, or published (own train, u eval). ``norm`` is a policy
     for normalization layers (see ``plures.norms``).
     """
-    rule = Rule(
-        lam=lam,
-        memory="mean" if published else memory,
-        scope="model" if published else scope,
-        centered=published or centered,
-        mode="published" if published else mode,
-        scale="raw" if published else scale,
-        decay=decay,
-        probes=probes,
-        drop_smallest=published and lam == "features",
-    )
+    rule = Rule(lam, memory, scope, centered, mode, scale, decay, probes)
+    rule = as_published(rule) if published else rule
     check_rule(model, rule)
     check_policy(model, norm)
     check_weighting(weighting)
     if absent not in ABSENT:
         raise UnknownChoice("way to be absent", absent, ABSENT)
-    average, layers = averaging(aggregate, weighting), _layers(model, norm, published)
+    average, layers = averaging(aggregate, weighting), _layers(model, norm)
 
     def start(key: Key, num_clients: int) -> Server:
         shared = model.init(key)
-        update = (
-            tree.zeros_like(shared)._replace(stats=shared.stats) if layers.as_values else tree.zeros_like(shared)
-        )
-        return Server(shared, layers.sent(update), jax.random.fold_in(key, 1) if average.random else ())
+        later = jax.random.fold_in(key, 1) if average.random else ()
+        return Server(shared, layers.sent(tree.zeros_like(shared)), jnp.zeros((), jnp.int32), later)
 
-    def join(key: Key, shared: Weights) -> Own:
-        return Own(shared, shared, tree.zeros_like(shared), first_mixing(model, rule))
+    def join(key: Key, given: Offer) -> Own:
+        still, mixing = tree.zeros_like(given.shared), first_mixing(model, rule)
+        return Own(given.shared, given.shared, given.rounds, still, mixing, jnp.asarray(False))
 
-    def train(key: Key, sent: Weights, own: Own, data: Data) -> tuple[Weights, Own, Info]:
+    def train(key: Key, sent: Offer, own: Own, data: Data) -> tuple[Weights, Own, Info]:
         own = _caught_up(layers, own, sent) if absent == "apply" else own
         after, mine, theirs, info = trained_and_measured(model, plan, rule, key, own.weights, own.shared, data)
         update = tree.subtract(after, own.weights)
-        update = update._replace(stats=after.stats) if layers.as_values else update
         mixing = own.mixing._replace(own=mine, shared=theirs)
         some = jnp.asarray(data.train.count) > 0
         if rule.lam != "valid":
             found = mixing.lam if rule.fixed else ratio(mine, theirs)
             mixing = remembered(rule, mixing, found, some)
         told = {**info, "lam": mixing.lam.mean(), "trace_own": mine.sum(), "trace_global": theirs.sum()}
-        return layers.sent(update), own._replace(update=update, mixing=mixing), told
+        after_all = own._replace(update=update, mixing=mixing, trained=own.trained | some)
+        return layers.sent(update), after_all, told
 
     def merge(server: Server, uploads: Weights, weights: Array, uids: Array) -> Server:
         now, later = jax.random.split(server.key) if average.random else (None, ())
         found = average(uploads, weights, uids, now)
-        if layers.as_values:
-            found = found._replace(stats=tree.choose((weights > 0).any(), found.stats, server.shared.stats))
-        return Server(layers.moved(server.shared, layers.whole(found)), found, later)
+        return Server(moved(server.shared, layers.whole(found)), found, server.rounds + 1, later)
 
     def settle(key: Key, answer: Weights, own: Own, data: Data) -> Own:
         update = layers.whole(answer)
@@ -201,28 +197,30 @@ def lgmix(
             best = _best_share(model, layers, own, update, data)
             mixing = remembered(rule, mixing, best[None], jnp.asarray(data.valid.count) > 0)
         weights = layers.mixed(own, update, mixing.lam)
-        shared = layers.part.filled(layers.moved(own.shared, update), layers.part.own(weights))
+        shared = layers.part.filled(moved(own.shared, update), layers.part.own(weights))
         cosine = _cosine(own.update.params, update.params)
-        return own._replace(weights=weights, shared=shared, mixing=mixing._replace(cosine=cosine))
+        mixing = mixing._replace(cosine=cosine)
+        return own._replace(weights=weights, shared=shared, rounds=own.rounds + 1, mixing=mixing)
 
-    def serve(key: Key, shared: Weights, own: Own, data: Data) -> Weights:
+    def serve(key: Key, given: Offer, own: Own, data: Data) -> Weights:
+        own = _caught_up(layers, own, given) if absent == "apply" else own
         if norm == "share" or not has_statistics(model):
             return own.weights
-        wanted = True if norm == "recalibrate" else own.mixing.rounds == 0
+        wanted = True if norm == "recalibrate" else ~own.trained
         return recalibrated(model, key, own.weights, data.train, wanted=wanted)
 
-    def facts(shared: Weights, own: Own, served: Weights) -> Info:
+    def facts(given: Offer, own: Own, served: Weights) -> Info:
         mixing = own.mixing
         by_layer = {f"lam_{name}": one for name, one in zip(layers.names, mixing.lam, strict=False)}
-        drift = jnp.sqrt(tree.squared_norm(tree.subtract(own.weights.params, shared.params)))
+        drift = jnp.sqrt(tree.squared_norm(tree.subtract(served.params, given.shared.params)))
         told = {"lam": mixing.lam.mean(), "trace_own": mixing.own.sum(), "trace_global": mixing.shared.sum()}
         return {**told, **(by_layer if len(mixing.lam) > 1 else {}), "cosine": mixing.cosine, "drift": drift}
 
     return Method(
         model=model,
         start=start,
-        offer=lambda server, uid: server.shared,
-        send=lambda server, uid: server.shared if absent == "apply" else (),
+        offer=lambda server, uid: Offer(server.shared, server.rounds),
+        send=lambda server, uid: Offer(server.shared, server.rounds) if absent == "apply" else (),
         answer=lambda server, uid: server.update,
         join=join,
         train=train,
@@ -231,31 +229,33 @@ def lgmix(
         serve=serve,
         predict=model.apply,
         plan=plan,
-        common=None if any(layers.part.private) else lambda shared: shared,
+        common=None if any(layers.part.private) else lambda given: given.shared,
         facts=facts,
         tolerates=(lambda number: num_tolerated(aggregate, number)) if average.robust else None,
         norm=norm,
     )
 
 
-def _layers(model: Model, norm: str, published: bool) -> Layers:
+def moved(weights: Weights, update: Weights) -> Weights:
+    """The model after an update, its running variances above 0."""
+    return guarded(weights, tree.add(weights, update))
+
+
+def _layers(model: Model, norm: str) -> Layers:
     shape = jax.eval_shape(model.init, jax.random.key(0))
     part = Parting(shape, (False,) * len(jax.tree.leaves(shape)))
     if norm in ("local", "affine"):
         part = parting(model, "norm" if norm == "local" else STATISTICS)
-    values = has_statistics(model) and not published and not any(part.private)
-    return Layers(layers_of(shape.params), part, values)
+    return Layers(layers_of(shape.params), part)
 
 
-def _caught_up(layers: Layers, own: Own, sent: Weights) -> Own:
-    """The client after all it missed; its statistics, if they are mixed as values, are then everyone's."""
-    current = layers.part.filled(sent, layers.part.own(own.weights))
-    missed = tree.subtract(current, own.shared)
-    weights = nonnegative(tree.add(own.weights, missed))
-    if layers.as_values:
-        there = tree.squared_norm(missed) > 0
-        weights = weights._replace(stats=tree.choose(there, sent.stats, own.weights.stats))
-    return own._replace(weights=weights, shared=current)
+def _caught_up(layers: Layers, own: Own, given: Offer) -> Own:
+    """The client after all it missed, if anything."""
+    current = layers.part.filled(given.shared, layers.part.own(own.weights))
+    weights = moved(own.weights, tree.subtract(current, own.shared))
+    there = given.rounds != own.rounds
+    weights, shared = tree.choose(there, (weights, current), (own.weights, own.shared))
+    return own._replace(weights=weights, shared=shared, rounds=given.rounds)
 
 
 def _best_share(model: Model, layers: Layers, own: Own, update: Weights, data: Data) -> Array:

@@ -61,6 +61,7 @@ from plures.methods._views import (
     surroundings,
     with_stats,
 )
+from plures.norms import guarded
 from plures.registry import Limit, method
 from plures.types import Data, Forecast, Info, Key, Method, Model, Plan, Weights
 
@@ -168,6 +169,7 @@ def momentum_clustering(
         noise = noise_at(model, plan, key, asked.model, data)
         share = jnp.where((kept.slopes == 0) | asked.forget, 1.0, alpha)
         momentum = jax.tree.map(lambda old, new: (1 - share) * old + share * new, kept.momentum, slope)
+        momentum = momentum._replace(stats=slope.stats)  # running statistics are running means already
         private = Kept(momentum, jnp.where(asked.forget, 1, kept.slopes + 1))
         return (
             Told(tree.choose(asked.audit, slope, momentum), as_bits(noise)),
@@ -215,7 +217,7 @@ def momentum_clustering(
         label = jnp.where(free, nearest(points, weights, centers, label), label)
         near = surroundings(points.params, weights, mix / jnp.maximum(mix.sum(1, keepdims=True), 1e-30), kept)
         # A center with nobody around it says nothing: its model stays.
-        models = tree.subtract(server.models, scaled(plan.lr * kept.any(1), centers))
+        models = guarded(server.models, tree.subtract(server.models, scaled(plan.lr * kept.any(1), centers)))
         spread = spread_of(near.squares, centers, label)
         return ended(server, models, centers, label, kept, near.gap[label], spread, weights)._replace(key=later)
 
@@ -228,6 +230,7 @@ def momentum_clustering(
         models = jax.tree.map(
             lambda old, by: jnp.where(tree.along(weights > 0, old), old - plan.lr * by, old), server.models, steps
         )
+        models = guarded(server.models, models)
         spread = spread_of(near.squares, steps, server.label)
         here = weights > 0
         kept = jnp.where(here[:, None], found.kept, server.kept)

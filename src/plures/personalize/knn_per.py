@@ -24,10 +24,11 @@ from jax import Array
 
 from plures.errors import BadValue, UnknownChoice, Unsupported
 from plures.local import outputs_of
+from plures.parting import parts_of
 from plures.personalize._check import check_shares, needs_weights
 from plures.personalize._predictions import FAR, Evidence, best_mixture, evidence, kind_of, mixture
 from plures.registry import Limit, personalizer
-from plures.types import Data, Key, Method, Model, Rows, Tree, Weights
+from plures.types import Data, Info, Key, Method, Model, Rows, Tree, Weights
 
 TASKS = ("classification", "binary", "sequence")
 
@@ -78,12 +79,16 @@ def knn_per(base: Method, *, k: int = 10, lam: float | str = "valid", scale: flo
         blank = jnp.zeros(1, jnp.int32)
         return Store(base.common(offer), jnp.zeros((1, 1)), blank, blank > 0, jnp.zeros(()))
 
+    def facts(offer: Tree, private: Tree, served: Store) -> Info:
+        of_base = {} if base.facts is None else base.facts(offer, private, served.weights)
+        return {**of_base, "neighbors": served.lam}
+
     return replace(
         base,
         serve=serve,
         predict=predict,
         common=None if base.common is None else same_for_all,
-        facts=lambda offer, private, served: {"lam": served.lam},
+        facts=facts,
     )
 
 
@@ -170,5 +175,5 @@ def _check_model(model: Model) -> None:
         )
     kind_of(model)
     if model.features is None:
-        parts = ", ".join(model.parts) or "no named parts"
+        parts = ", ".join(parts_of(model)) or "no named parts"
         raise Unsupported(f"knn_per needs a model that tells its features; this one has: {parts}")

@@ -10,13 +10,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from plures.reproduce._lgmix_cells import ALONE, FEDAVG, FEDBN, LGMIX, PUBLISHED, WAYS, Cell, Part
+from plures.reproduce._lgmix_cells import ALONE, FEDAVG, FEDBN, LGMIX, PRIVATE, PUBLISHED, WAYS, Cell, Part
 from plures.study.reproduce import Row
 from plures.study.statistics import Interval, bootstrap
 
 BARRED = ("shift-18", "shift-18-cnn")
 PAIRS = ((LGMIX, FEDAVG), (LGMIX, ALONE), (FEDBN, FEDAVG), (FEDBN, ALONE))
-MORE = ((PUBLISHED, LGMIX), ("LG-Mix, private norm", FEDBN))
+MORE = ((PUBLISHED, LGMIX), (PRIVATE, FEDBN))
 LARGEST = 5.01
 """Percent: the largest improvement that the paper's abstract tells."""
 
@@ -156,7 +156,7 @@ def _clients(part: Part, cell: Cell) -> list[dict[str, Any]]:
 
 def _path(part: Part, cell: Cell) -> list[dict[str, Any]]:
     """Clients round by round, of the first seed."""
-    if cell.seed != part.seeds[0] or cell.method not in (LGMIX, PUBLISHED, "LG-Mix, private norm"):
+    if cell.seed != part.seeds[0] or cell.method not in (LGMIX, PUBLISHED, PRIVATE):
         return []
     return [
         {
