@@ -7,7 +7,7 @@ WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster bench-threshold bench-convex bench-fedclup pictures clean
+.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster bench-threshold bench-convex bench-fedclup bench-lgmix pictures clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -74,6 +74,9 @@ bench-convex: $(READY)  ## Time convex clustering against CVXPY, its paths, and 
 
 bench-fedclup: $(READY)  ## Time a path of FedCLUP's strengths, exactly and iterated, and count rounds; writes benchmarks/fedclup.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/fedclup.py
+
+bench-lgmix: $(READY)  ## Time a round of LG-Mix against one of FedAvg, and its trace; writes benchmarks/lgmix.md
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/lgmix.py
 
 pictures: $(READY)  ## Draw the pictures of docs/heterogeneity
 	$(BIN)/python docs/heterogeneity/draw.py

@@ -13,6 +13,7 @@ from plures.engine import run
 from plures.errors import BadValue, UnknownChoice, Unsupported
 from plures.methods.fedavg import fedavg
 from plures.methods.fedbn import fedbn
+from plures.methods.momentum_clustering import momentum_clustering
 from plures.methods.scaffold import scaffold
 from plures.models.cifar import cifar_cnn
 from plures.norms import guarded, has_norm, has_statistics, normalized, recalibrated
@@ -219,3 +220,18 @@ def test_group_norm_is_normalization_without_statistics():
     assert normalized(fedavg(GROUPED), "local").norm == "local"
     assert not has_norm(worlds.model())
     assert isinstance(scaffold(NORMED).norm, str)
+
+
+@pytest.mark.slow
+def test_momenta_of_statistics_do_not_lead_below_zero():
+    """Small inputs: variances fall from 1 to nearly 0, and a momentum would carry them on."""
+    federation = worlds.limit_world("clients")
+    small = replace(federation, x=np.asarray(0.05 * federation.x, np.float32))
+    method = momentum_clustering(NORMED, plan=Plan(epochs=4, batch=4, lr=0.2), num_clusters=2, alpha=0.2)
+
+    result = run(method, small, rounds=6, executor="vectorized")
+
+    for uid in range(4):
+        stats = result.model_for(uid).weights.stats["body"]["BatchNorm_0"]
+        assert float(stats["var"].min()) > 0
+        assert float(stats["var"].max()) < 1

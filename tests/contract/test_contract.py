@@ -11,7 +11,7 @@ TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
 BENCHES: dict[str, Bench] = {}
 
 
-# They share their functions with momentum_clustering, hypcluster, fedavg, mapper, fedper, fedbn, fedclup and
+# They share their functions with momentum_clustering, hypcluster, fedavg, mapper, fedper, fedrep, fedbn, fedclup and
 # convex_clustering, which are checked every time.
 SLOW = {
     "agnostic",
@@ -19,13 +19,16 @@ SLOW = {
     "fedavg|dapper",
     "fedavg|norm",
     "fedavg|split",
+    "fedbabu",
     "fedprox",
     "hypcluster_auto",
     "ifca",
+    "l2gd",
     "lg_fedavg",
     "mr_mtl",
     "myopic_clustering",
     "oracle",
+    "pfedme",
     "squared_penalty",
 }
 

@@ -302,6 +302,7 @@ def network_world():
     )
 
 
+@pytest.mark.slow
 def test_only_the_named_part_is_personal_and_travels():
     model = mlp((3,), 2, hidden=(4,))
     method = replace(convex_clustering(model, part="head", t=0.3, warm=2, plan=Plan(epochs=2, batch=4)), tells=None)

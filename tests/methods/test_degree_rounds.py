@@ -149,6 +149,7 @@ def test_two_halves_tell_the_noise_of_a_model_that_one_step_finds():
     np.testing.assert_allclose(told.own, y.mean(0), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_convolutional_network_can_give_statistics():
     model = emnist_cnn((8, 8), 3)
     x = jax.random.uniform(jax.random.key(0), (6, 8, 8))

@@ -51,6 +51,7 @@ def test_told_are_lam_the_steps_and_a_gradient_near_zero(by_examples):
     assert float(second.rpartition(" ")[2]) < 1e-4
 
 
+@pytest.mark.slow
 def test_a_newcomer_gets_its_best_model_near_the_shared_one_however_steep_its_loss():
     """The step of the others would be far too long for it: its columns are six times as large."""
     seen = FEDERATION.take([0, 1, 2, 3])

@@ -104,6 +104,7 @@ def test_inside_groups_only_members_count():
     np.testing.assert_allclose(points(result), 0.5 * found @ MEANS, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_heavy_ball_and_running_mean_are_what_they_say():
     heavy = run(fc(momentum=0.5), WORLD.federation, rounds=2)
     mean = run(fc(momentum=0.5, dampened=True), WORLD.federation, rounds=2)
@@ -339,6 +340,7 @@ def test_neither_a_liar_far_away_nor_one_without_numbers_hides_where_a_cluster_e
     np.testing.assert_allclose(found.gap, [100.0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_without_clusters_warns():
     world = mean_estimation(num_clients=6, dim=3, rows=30, radius=0.0, sigma=1.0)
     method = federated_clustering(world.model, plan=Plan(steps=1, batch=4, lr=0.1), radius="k_nearest:k=3")

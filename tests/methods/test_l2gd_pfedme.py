@@ -45,6 +45,7 @@ def test_a_toss_of_the_coin_is_a_gradient_step_on_average():
     np.testing.assert_allclose(found, own - alpha * penalty_gradient(own, mean), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_l2gd_with_small_steps_comes_near_the_optimum_of_the_same_problem():
     method = l2gd(MODEL, lam=LAM, alpha=0.01, coin="fixed", p=0.5)
     result = run(method, FEDERATION, rounds=600, executor="vectorized")

@@ -151,6 +151,7 @@ def test_who_does_not_count_stays_where_it_was():
     assert found.tolist() == [0, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_newcomers_get_the_model_that_serves_their_rows_best():
     seen, unseen = CLUSTERS.federation.hold_out(num_clients=3)
     result = run(mc(radius="k_nearest:k=2", plan=Plan(steps=5, batch=None, lr=0.1)), seen, unseen=unseen, rounds=8)
@@ -187,6 +188,7 @@ def test_more_clusters_than_clients_are_refused_before_the_first_round():
         run(mc(num_clusters=13), CLUSTERS.federation, rounds=1)
 
 
+@pytest.mark.slow
 def test_with_a_part_of_the_clients_who_is_new_is_put_where_it_belongs():
     """Without memory, in rounds of half of the clients: audits until everybody was there, and then every fifth round."""
     world = quadratics(num_clients=12, num_groups=2, dim=4, rows=4)

@@ -93,6 +93,7 @@ def at_the_edge(num_clients, share, seed=0):
     return replace(attack, forge=forge, bound=None)
 
 
+@pytest.mark.slow
 def test_liars_at_the_edge_of_the_ball_shift_models_as_far_as_the_formula_says(monkeypatch):
     """b liars among n honest clients move the center by b / (n + b) * 0.9 tau, and the model with it.
 

@@ -42,6 +42,7 @@ def test_the_closed_form_is_a_minimum():
     np.testing.assert_allclose(found - MEANS + 2 * GAMMA * (6 * found - found.sum(0)), 0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_optimum_is_reached_by_parts_of_the_clients():
     """grad f_i(x_i) + 2 gamma (N x_i - sum_j x_j) = 0, with rho chosen from one round of statistics."""
     world = logistic_clusters(num_clients=6, num_groups=2, dim=2, rows=40)

@@ -154,6 +154,7 @@ def test_predictions_are_mixed_by_probability():
     np.testing.assert_allclose(jax.nn.softmax(method.predict(served, PROBES)), wanted, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_common_model_is_the_bases_and_a_guard_may_choose_it():
     seen, _ = worlds.awkward()
     base = fedavg(worlds.model(), plan=worlds.PLAN)

@@ -337,6 +337,7 @@ def test_data_that_are_not_there_are_left_out_with_a_line(monkeypatch, tmp_path)
     assert told == [f"{name}: left out, it is not here" for name in ("school", "heart", "MNIST")]
 
 
+@pytest.mark.slow
 def test_every_section_writes_what_its_picture_needs(monkeypatch, tmp_path):
     monkeypatch.setattr(fc, "LISTED", {0.5: fc.LISTED[0.5]})
     monkeypatch.setattr(fc, "LOGISTIC", World(clients=4, rows=80, dim=2))

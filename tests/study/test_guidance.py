@@ -277,6 +277,7 @@ def test_row_losses_average_to_the_scores(executor):
         np.testing.assert_allclose(means, done.clients[f"personal_{split}_loss"].to_numpy(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_row_losses_of_private_rows_on_disk(tmp_path):
     seen, unseen = worlds.awkward()
     method = local_only(worlds.model(), plan=worlds.PLAN, newcomer_epochs=2)

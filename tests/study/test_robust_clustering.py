@@ -161,6 +161,7 @@ def test_strangers_are_counted_by_rounds(world):
     assert synthetic.strangers(synthetic.clustering(PANEL, 30), world, starts, 3, rounds=3) == 0
 
 
+@pytest.mark.slow
 def test_tables_are_written_and_drawn(tmp_path, monkeypatch):
     """With made-up curves, which are quick, and two kinds of blobs."""
     curve = np.geomspace(0.3, 0.01, 9)

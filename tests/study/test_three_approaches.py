@@ -34,6 +34,7 @@ def test_one_cluster_reaches_the_entropy_of_the_mixture():
     np.testing.assert_allclose(found.mean, 3.166304598772, atol=0.005)
 
 
+@pytest.mark.slow
 def test_exact_steps_never_raise_the_objective():
     """Full batches of step 1 put every cluster at the mean of its clients: Lloyd's algorithm."""
     world = mean_estimation(num_clients=30, dim=2, rows=4, radius=3.0, seed=2)
