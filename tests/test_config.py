@@ -134,7 +134,7 @@ def test_a_mistake_in_a_file_names_the_file(tmp_path):
 def test_a_typo_at_the_top_suggests_a_setting_of_the_top():
     assert refusal_of({"metods": ["fedavg"]}) == (
         "s.toml: no setting is called 'metods'; did you mean 'methods'? Known: attack, channels, checkpoint_every, "
-        "cohort, data, eval_every, executor, methods, model, plan, rounds, seeds"
+        "cohort, data, eval_every, executor, methods, model, norm, plan, rounds, seeds"
     )
 
 

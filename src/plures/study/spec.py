@@ -38,7 +38,8 @@ def build_method(
     first, *others = text.split("|")
     named = Named.parse(first, METHODS)
     check_policy(model, norm)
-    method: Method = named.entry.factory(model, **_filled(named, plan, {**(facts or {}), "norm": norm}))
+    known = {**(facts or {}), "norm": norm} if "norm" in named.entry.tags else facts or {}
+    method: Method = named.entry.factory(model, **_filled(named, plan, known))
     if method.norm == "share" and norm != "share":
         try:
             method = normalized(method, norm)
