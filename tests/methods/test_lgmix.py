@@ -49,7 +49,7 @@ def client(rows=6, seed=0, model=NORMED):
 
 
 def joined(method, weights):
-    return method.join(jax.random.key(0), Offer(weights, jnp.zeros((), jnp.int32)))
+    return method.join(jax.random.key(0), Offer(weights, ()))
 
 
 def test_without_a_share_for_the_own_update_it_is_fedavg_bit_for_bit():
@@ -292,7 +292,7 @@ def test_every_layer_may_have_a_share_of_its_own():
     for name, share in zip(("dense_0", "head"), lam, strict=True):
         wanted = tree.add(weights.params[name], tree.scale(share, upload.params[name]))
         close(settled.weights.params[name], wanted)
-    told = method.facts(Offer(weights, jnp.zeros((), jnp.int32)), settled, settled.weights)
+    told = method.facts(Offer(weights, ()), settled, settled.weights)
     assert float(told["lam_head"]) == pytest.approx(float(lam[1]))
     assert float(told["cosine"]) == 0.0
 
@@ -305,7 +305,7 @@ def test_a_trained_client_without_valid_rows_keeps_its_statistics():
     upload, private, _ = method.train(jax.random.key(1), (), joined(method, weights), blind)
     settled = method.settle(jax.random.key(2), upload, private, blind)
 
-    served = method.serve(jax.random.key(3), Offer(weights, jnp.ones((), jnp.int32)), settled, blind)
+    served = method.serve(jax.random.key(3), Offer(weights, ()), settled, blind)
     close(served.stats, settled.weights.stats, atol=0)
     assert float(settled.mixing.lam[0]) == 0.0
 

@@ -58,11 +58,11 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Server(NamedTuple):
-    """u after so many rounds, and the last D."""
+    """u, the last D, and how many rounds there were (nothing where nobody asks)."""
 
     shared: Weights
     update: Weights
-    rounds: Array
+    rounds: Tree
     key: Tree = ()
 
 
@@ -70,7 +70,7 @@ class Offer(NamedTuple):
     """u after so many rounds."""
 
     shared: Weights
-    rounds: Array
+    rounds: Tree
 
 
 class Own(NamedTuple):
@@ -78,7 +78,7 @@ class Own(NamedTuple):
 
     weights: Weights
     shared: Weights
-    rounds: Array
+    rounds: Tree
     update: Weights
     mixing: Mixing
     trained: Array
@@ -166,7 +166,8 @@ def lgmix(
     def start(key: Key, num_clients: int) -> Server:
         shared = model.init(key)
         later = jax.random.fold_in(key, 1) if average.random else ()
-        return Server(shared, layers.sent(tree.zeros_like(shared)), jnp.zeros((), jnp.int32), later)
+        rounds = jnp.zeros((), jnp.int32) if absent == "apply" else ()
+        return Server(shared, layers.sent(tree.zeros_like(shared)), rounds, later)
 
     def join(key: Key, given: Offer) -> Own:
         still, mixing = tree.zeros_like(given.shared), first_mixing(model, rule)
@@ -188,7 +189,7 @@ def lgmix(
     def merge(server: Server, uploads: Weights, weights: Array, uids: Array) -> Server:
         now, later = jax.random.split(server.key) if average.random else (None, ())
         found = average(uploads, weights, uids, now)
-        return Server(moved(server.shared, layers.whole(found)), found, server.rounds + 1, later)
+        return Server(moved(server.shared, layers.whole(found)), found, _one_more(server.rounds), later)
 
     def settle(key: Key, answer: Weights, own: Own, data: Data) -> Own:
         update = layers.whole(answer)
@@ -200,7 +201,7 @@ def lgmix(
         shared = layers.part.filled(moved(own.shared, update), layers.part.own(weights))
         cosine = _cosine(own.update.params, update.params)
         mixing = mixing._replace(cosine=cosine)
-        return own._replace(weights=weights, shared=shared, rounds=own.rounds + 1, mixing=mixing)
+        return own._replace(weights=weights, shared=shared, rounds=_one_more(own.rounds), mixing=mixing)
 
     def serve(key: Key, given: Offer, own: Own, data: Data) -> Weights:
         own = _caught_up(layers, own, given) if absent == "apply" else own
@@ -234,6 +235,10 @@ def lgmix(
         tolerates=(lambda number: num_tolerated(aggregate, number)) if average.robust else None,
         norm=norm,
     )
+
+
+def _one_more(rounds: Tree) -> Tree:
+    return jax.tree.map(lambda number: number + 1, rounds)
 
 
 def moved(weights: Weights, update: Weights) -> Weights:
