@@ -186,7 +186,7 @@ def parted(base: Method, keep: str, *, welcome: Welcome | None = None) -> Method
     if base.prelude is not None:
         raise Unsupported(
             f"a private {keep} would leave its client in the rounds before this method's own; use a base without such "
-            "rounds, or without them: hypcluster:init=random"
+            "rounds (hypcluster has none with init=random)"
         )
     trained, part = base.trained, parting(base.model, keep)
 
