@@ -61,7 +61,7 @@ def descend(
 ) -> Descent:
     """``descent`` after the steps ``start`` .. ``stop - 1`` of the plan."""
     optimizer = plan.optimizer(plan.lr)
-    slope = jax.value_and_grad(_of_params(loss), has_aux=True)
+    slope = jax.value_and_grad(of_params(loss), has_aux=True)
     key_rows, key_model = jax.random.split(key)
     in_blocks = plan.batch is None and rows.capacity > BLOCK and not jax.tree.leaves(descent.weights.stats)
 
@@ -211,7 +211,7 @@ def penalty(model: Model, weights: Weights) -> Array | float:
     return 0.0 if model.penalty is None else model.penalty(weights.params)
 
 
-def _of_params(loss: Loss) -> Callable[[Tree, Weights, Key, Batch], tuple[Array, Tree]]:
+def of_params(loss: Loss) -> Callable[[Tree, Weights, Key, Batch], tuple[Array, Tree]]:
     """The loss as a function of the trainable part alone."""
 
     def by_params(params: Tree, weights: Weights, key: Key, batch: Batch) -> tuple[Array, Tree]:

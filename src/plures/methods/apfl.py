@@ -27,7 +27,7 @@ from jax import Array
 
 from plures import tree
 from plures.errors import BadValue
-from plures.local import Descent, begin, draw, num_steps, objective
+from plures.local import Descent, begin, draw, num_steps, objective, of_params
 from plures.methods.fedavg import fedavg
 from plures.registry import Limit, method
 from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
@@ -80,7 +80,7 @@ def apfl(
     base = fedavg(
         model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting, aggregate=aggregate
     )
-    slope = jax.value_and_grad(_by_params(model), has_aux=True)
+    slope = jax.value_and_grad(of_params(objective(model)), has_aux=True)
     optimizer, pace = plan.optimizer(plan.lr), plan.lr if alpha_lr is None else alpha_lr
 
     def join(key: Key, first: Weights) -> Own:
@@ -127,9 +127,3 @@ def _moved(optimizer: optax.GradientTransformation, now: Descent, found: Tree, f
     (value, stats), grads = found
     updates, state = optimizer.update(tree.scale(factor, grads), now.optimizer, now.weights.params)
     return Descent(Weights(optax.apply_updates(now.weights.params, updates), stats), state, now.loss + value)
-
-
-def _by_params(model: Model) -> Tree:
-    """The training loss as a function of params, given the statistics to go on from."""
-    loss = objective(model)
-    return lambda params, weights, key, batch: loss(key, weights._replace(params=params), batch)
