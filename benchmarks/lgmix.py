@@ -132,7 +132,7 @@ def trace() -> list[str]:
     theirs, loop_seconds = best_of(looped, features)
     said = [
         ("streamed sums (default)", ours, streamed_seconds),
-        ("streamed products, one eigenvalue call (parity)", parity, cross_seconds),
+        ("streamed products, least eigenvalue by squaring (parity)", parity, cross_seconds),
         ("loop of outer products and SVD, as published", theirs, loop_seconds),
     ]
     lines = [
