@@ -1,10 +1,12 @@
 """Policies for normalization layers: what travels, whose statistics are served, what is refused."""
 
+import json
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
 import pytest
 
 from plures import tree
@@ -141,7 +143,7 @@ def test_a_variance_that_would_not_stay_positive_falls_to_a_tenth():
     np.testing.assert_allclose(found["var"], [0.2, 0.01])
 
 
-def test_a_study_gives_its_policy_to_methods_that_have_none_and_tells_it():
+def test_a_study_gives_its_policy_to_methods_that_have_none_and_tells_it(tmp_path):
     federation = worlds.limit_world("clients")
     result = compare(
         ["fedavg", "lgmix", "local_only"],
@@ -152,9 +154,13 @@ def test_a_study_gives_its_policy_to_methods_that_have_none_and_tells_it():
         rounds=1,
         seeds=[0],
         executor="vectorized",
+        out=tmp_path,
     )
 
     assert result.norms == dict.fromkeys(("fedavg", "lgmix", "local_only"), "local")
+    assert json.loads((tmp_path / "summary.json").read_text())["norm"] == dict(result.norms)
+    record = tmp_path / "runs" / "fedavg" / "seed-0" / "record.parquet"
+    assert json.loads(pl.read_parquet_metadata(record)["plures"])["norm"] == "local"
     down = {row["method"]: row["bytes_up"] for row in result.clients.to_dicts()}
     assert down["lgmix"] == down["fedavg"]
     plain = compare(["fedavg"], federation, plan=STEP, rounds=1, seeds=[0], executor="vectorized")
