@@ -7,7 +7,7 @@ WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster bench-threshold bench-convex bench-fedclup bench-lgmix pictures clean
+.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster bench-threshold bench-convex bench-fedclup bench-lgmix bench-advice bench-page pictures docs docs-serve clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "plures needs Python 3.11 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,dev,docs]'
 	@touch $@
 
 demo: $(READY)  ## Compare methods on the embedded federation and write the run folder
@@ -78,8 +78,22 @@ bench-fedclup: $(READY)  ## Time a path of FedCLUP's strengths, exactly and iter
 bench-lgmix: $(READY)  ## Time a round of LG-Mix against one of FedAvg, and its trace; writes benchmarks/lgmix.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/lgmix.py
 
+bench-advice: $(READY)  ## Ask for advice on worlds whose answer is known, ten seeds each; writes benchmarks/advice.md
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/advice.py
+
+bench-page: $(READY)  ## Measure the size and the loading time of the report page (needs chromium); writes benchmarks/page.md
+	$(BIN)/python benchmarks/page.py
+
 pictures: $(READY)  ## Draw the pictures of docs/heterogeneity
 	$(BIN)/python docs/heterogeneity/draw.py
 
+# The theme announces its future on every run; the variable is its own switch for that.
+docs docs-serve: export NO_MKDOCS_2_WARNING = 1
+docs: $(READY)  ## Build the documentation site into site/ (open site/index.html)
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(READY)  ## Serve the documentation site, built anew whenever a page changes
+	$(BIN)/mkdocs serve
+
 clean:  ## Remove what the targets made
-	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache runs benchmarks/.envs
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache runs site benchmarks/.envs

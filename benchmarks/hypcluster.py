@@ -43,8 +43,8 @@ from ours import MODELS
 from plures import tree
 from plures.data import from_arrays
 from plures.engine import Runner, Settings, prepare
+from plures.engine.play import clients_at, cohort_of, play
 from plures.engine.round import train_one
-from plures.engine.run import _clients, _cohort, play
 from plures.engine.state import State, first_state
 from plures.methods.hypcluster import hypcluster
 from plures.types import Key, Model, Plan, Weights
@@ -80,12 +80,12 @@ class Plures:
 
     def cohort(self, round_: int) -> np.ndarray:
         """Who takes part in a round."""
-        return np.asarray(_cohort(self.setup, self.runner.key, jnp.asarray(round_), self.runner.places))
+        return np.asarray(cohort_of(self.setup, self.runner.key, jnp.asarray(round_), self.runner.places))
 
     def chosen(self, cohort: np.ndarray, state: State) -> list[int]:
         """The cluster that each client of a cohort trains."""
         runner = self.runner
-        clients = _clients(tree.at(runner.places, cohort), (), state.visits[cohort], state.round, runner.key)
+        clients = clients_at(tree.at(runner.places, cohort), (), state.visits[cohort], state.round, runner.key)
         uploads, _, _ = self.setup.executor.run(train_one, self.setup, runner.arrays, state.server, clients)
         return np.asarray(uploads.cluster).tolist()
 

@@ -110,7 +110,7 @@ def timed(federation: Federation, model_name: str, batch: int, executor: str) ->
 def one_turn(runner: object, begun: tuple) -> float:
     """Seconds of the processor for the rounds of a run from its beginning, all in one call."""
     from plures import tree
-    from plures.engine.run import play
+    from plures.engine.play import play
 
     state, _, phase, _ = begun
     places = tree.at(runner.places, slice(0, runner.num_seen))

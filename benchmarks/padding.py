@@ -16,7 +16,7 @@ import numpy as np
 
 from plures.data import from_arrays
 from plures.engine import Runner, Settings, prepare
-from plures.engine.run import _cohort, play
+from plures.engine.play import cohort_of, play
 from plures.engine.state import first_state
 from plures.methods.fedavg import fedavg
 from plures.models.linear import softmax
@@ -48,7 +48,7 @@ def wasted_share(runner: Runner, size: int | None) -> float:
     steps = -(-runner.seen.count[:, 0] // BATCH)
     made = useful = 0
     for round_ in range(ROUNDS):
-        chosen = np.asarray(_cohort(setup, runner.key, round_, runner.places))
+        chosen = np.asarray(cohort_of(setup, runner.key, round_, runner.places))
         # The engine sorts by training rows, largest first, and fills the last chunk with repeats of the smallest.
         ordered = steps[chosen][np.argsort(-runner.seen.count[chosen, 0], kind="stable")]
         width = size or len(ordered)

@@ -1,15 +1,21 @@
 """Studies from TOML: validated before anything starts, all mistakes at once, in exact words."""
 
+import importlib.util
+import tomllib
+
 import optax
 import pytest
 
-from plures.config import Study, make_study, read_study
+from plures.config import Study, make_study, read_source, read_study
 from plures.data import load
-from plures.errors import BadFile, BadValue, UnknownChoice, UserError
+from plures.errors import BadData, BadFile, BadValue, UnknownChoice, UserError
+from plures.registry import METHODS
 from plures.study import default_methods
+from plures.toml_lines import as_toml
 from plures.types import Plan
 
 WORLD = {"name": "mean_estimation", "hold_out": 0, "options": {"num_clients": 6, "rows": 20}}
+SPLIT = {"name": "logistic_clusters", "hold_out": 0, "options": {"num_clients": 6, "rows": 20}}
 WHOLE = """
 methods = ["fedavg", "ditto:lam=0.5|guard"]
 seeds = [3, 4]
@@ -120,21 +126,21 @@ def test_bytes_that_are_no_text_cannot_be_read(tmp_path):
         read_study(path)
 
 
-def test_a_mistake_in_a_file_names_the_file(tmp_path):
+def test_a_mistake_in_a_file_names_the_file_and_the_line(tmp_path):
     path = written(tmp_path, "[plan]\nepohcs = 3\n")
 
     with pytest.raises(BadFile) as refusal:
         read_study(path)
 
     assert str(refusal.value) == (
-        f"{path}: no setting is called 'epohcs'; did you mean 'epochs'? Known: batch, epochs, lr, optimizer, steps"
+        f"{path}, line 2: no setting is called 'epohcs'; did you mean 'epochs'? Known: batch, epochs, lr, optimizer, steps"
     )
 
 
 def test_a_typo_at_the_top_suggests_a_setting_of_the_top():
     assert refusal_of({"metods": ["fedavg"]}) == (
         "s.toml: no setting is called 'metods'; did you mean 'methods'? Known: attack, channels, checkpoint_every, "
-        "cohort, data, eval_every, executor, methods, model, norm, plan, rounds, seeds"
+        "cohort, data, eval_every, executor, keep_models, methods, model, norm, plan, rounds, seeds, together, track, tune"
     )
 
 
@@ -259,3 +265,306 @@ def test_the_oracle_is_compared_by_default_only_where_groups_are_planted():
 
     assert "oracle" in default_methods(with_groups)
     assert "oracle" not in default_methods(without)
+
+
+def complaints(path):
+    """The lines of a refused file after the first, once sections and names are checked."""
+    source = read_source(path)
+    with pytest.raises(BadFile) as refusal:
+        make_study(dict(source.values), source=source).check(source)
+    first, *others = str(refusal.value).splitlines()
+    assert first == f"{path} has {len(others)} mistakes:"
+    return [line.split(". Known: ")[0].split("? Known: ")[0] for line in others]
+
+
+def test_mistakes_of_all_kinds_are_shown_together_with_their_lines(tmp_path):
+    path = written(
+        tmp_path,
+        """# a comment
+methods = [
+    "fedavg",
+    3,
+    "fedporx",
+    "ditto:lamb=2|finetun",
+]
+cohort = []
+channels = ["clip:norm=0"]
+
+[data]
+name = "mean_estimation"
+options.num_clients = 6
+options.row = 9
+
+[plan]
+epoch = 3
+lr = -1
+
+[tune]
+search.ditto.lam = [2, 1]
+search."ditto.lum" = [1, 2]
+""",
+    )
+
+    assert complaints(path) == [
+        "  line 4: methods.1 must be a valid string, got 3",
+        "  line 5: no method is called 'fedporx'; did you mean 'fedprox'",
+        "  line 6: no option of ditto is called 'lamb'; did you mean 'lam'",
+        "  line 6: no personalizer is called 'finetun'; did you mean 'finetune'",
+        "  line 8: cohort must be a valid integer or a valid string, got []",
+        "  line 9: norm must be a positive number, got 0.0",
+        "  line 14: no option of mean_estimation is called 'row'; did you mean 'rows'",
+        "  line 17: no setting is called 'epoch'; did you mean 'epochs'",
+        "  line 18: plan.lr must be greater than 0, got -1",
+        "  line 21: tune.search.ditto.lam must be two positive numbers, the lower one first, got [2, 1]",
+        "  line 22: no option to tune is called 'ditto.lum'; did you mean 'ditto.lam'",
+    ]
+
+
+def test_what_does_not_go_together_is_shown_with_its_line(tmp_path):
+    path = written(
+        tmp_path,
+        """methods = ["fedavg", "oracle", "fedavg"]
+norm = "local"
+executor = "fast"
+data.name = "mean_estimation"
+data.options.num_clients = 6
+data.hold_out = 9
+""",
+    )
+
+    assert complaints(path) == [
+        "  line 1: methods must be a list without repeats, got ['fedavg', 'oracle', 'fedavg']",
+        "  line 1: oracle needs num_groups, which these data do not tell; set num_groups=...",
+        "  line 2: norm=local needs a model with normalization layers; this one has: no named parts",
+        "  line 3: no executor is called 'fast'",
+        "  line 6: hold_out must be between 0 and 5 of the 6 clients, got 9",
+    ]
+
+
+def test_a_setting_twice_in_a_file_is_refused_with_the_place(tmp_path):
+    path = written(tmp_path, "rounds = 3\nrounds = 4\n")
+
+    with pytest.raises(BadFile, match=rf"^{path} is not valid TOML: Cannot overwrite a value \(at line 2, "):
+        read_study(path)
+
+
+def test_a_mistake_in_a_default_says_so(tmp_path):
+    path = written(tmp_path, 'norm = "share"\n[data]\nname = "mean_estimation"\nhold_out = 0\n')
+    source = read_source(path)
+    study = make_study({**source.values, "methods": ["fedporx"]}, source=source)
+
+    with pytest.raises(BadFile, match=f"^{path}, by default: no method is called 'fedporx'"):
+        study.check(source)
+
+
+def test_a_method_that_needs_more_rounds_is_refused_before_anything_starts():
+    study = make_study({"data": WORLD, "methods": ["fedavg", "fedavg|mapper"], "rounds": 1})
+
+    with pytest.raises(UserError, match=r"^fedavg\|mapper: rounds must be more than the"):
+        study.check()
+
+
+def test_all_is_every_method_that_fits_and_a_reason_for_each_other_one():
+    study = make_study({"data": WORLD, "methods": "all"})
+
+    seen, _ = study.check()
+    names, left_out = study.chosen(seen)
+
+    assert sorted([*names, *left_out]) == sorted(METHODS)
+    assert {"local_only", "fedavg", "ditto"} <= set(names)
+    assert left_out["oracle"] == "oracle needs num_groups, which these data do not tell; set num_groups=..."
+
+
+def test_all_may_stand_beside_other_methods():
+    study = make_study({"data": WORLD, "methods": ["fedavg|guard", "fedavg", "all"]})
+    seen, _ = study.federations()
+
+    names = study.chosen(seen).names
+
+    assert names[:2] == ("fedavg|guard", "fedavg")
+    assert names.count("fedavg") == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"methods": ["all"]},
+        {
+            "methods": ["fedavg", "ditto|guard"],
+            "data": SPLIT,
+            "model": "softmax",
+            "rounds": 24,
+            "cohort": 3,
+            "attack": "sign-flip:0.2",
+            "plan": {"steps": 3, "lr": 1e-5},
+            "tune": {"search": {"ditto": {"lam": [0.5, 2]}}},
+        },
+    ],
+    ids=["defaults", "all", "tuned"],
+)
+def test_a_resolved_study_is_toml_that_comes_to_itself(given):
+    study = make_study({"data": WORLD, **given})
+    seen, _ = study.check()
+
+    resolved = study.resolved(seen)
+    again = make_study(tomllib.loads(as_toml(resolved)))
+
+    again.check()
+    assert again.resolved(seen) == resolved
+    assert resolved["methods"] == list(study.chosen(seen).names)
+
+
+def test_a_resolved_study_says_how_it_is_tuned():
+    study = make_study({"data": WORLD, "methods": ["ditto"], "seeds": [4, 5], "tune": {}})
+    seen, _ = study.federations()
+
+    assert study.resolved(seen)["tune"] == {
+        "trials": 8,
+        "strategy": "halving",
+        "seed": 0,
+        "seeds": [4],
+        "search": {},
+    }
+
+
+def test_ranges_may_be_named_with_or_without_quotes():
+    quoted, plain = ('"ditto.lam" = [0.1, 1]', "ditto.lam = [0.1, 1]")
+
+    studies = [make_study(tomllib.loads(f"[tune.search]\n{line}")) for line in (quoted, plain)]
+
+    assert studies[0] == studies[1]
+    assert studies[0].tune.search == {"ditto.lam": (0.1, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("tune", "message"),
+    [
+        ({"trials": 0}, "tune.trials must be greater than or equal to 1, got 0"),
+        ({"strategy": "grid"}, "tune.strategy must be 'halving' or 'random', got 'grid'"),
+        (
+            {"search": {"lr": [0, 1]}},
+            "tune.search.lr must be two positive numbers, the lower one first, got [0, 1]",
+        ),
+        (
+            {"trails": 3},
+            "no setting is called 'trails'; did you mean 'trials'? Known: search, seed, seeds, strategy, trials",
+        ),
+    ],
+)
+def test_a_mistake_in_how_to_tune_says_what_it_must_be(tune, message):
+    assert refusal_of({"tune": tune}) == f"s.toml: {message}"
+
+
+@pytest.mark.parametrize(
+    ("tune", "message"),
+    [
+        (
+            {"strategy": "halving", "trials": 3},
+            "strategy must be random, or 4 trials or more and 20 rounds or more, got 'halving with 3 trials and 60 rounds'",
+        ),
+        (
+            {"search": {"lam": [1, 2]}},
+            "no option to tune is called 'lam'. Known: fedavg.momentum, fedavg.server_lr, lr",
+        ),
+    ],
+)
+def test_the_check_refuses_what_cannot_be_tuned(tune, message):
+    with pytest.raises(UserError) as refusal:
+        make_study({"data": SPLIT, "methods": ["fedavg"], "tune": tune}).check()
+
+    assert str(refusal.value) == message
+
+
+def test_the_check_refuses_to_tune_without_valid_rows():
+    with pytest.raises(BadData, match="no client has valid rows, by which settings are chosen"):
+        make_study({"data": WORLD, "methods": ["fedavg"], "tune": {}}).check()
+
+
+def said_of(path):
+    """All mistakes of a file in one text."""
+    source = read_source(path)
+    with pytest.raises(BadFile) as refusal:
+        make_study(dict(source.values), source=source).check(source)
+    return str(refusal.value)
+
+
+SMALL = 'methods = ["fedavg"]\ndata.name = "logistic_clusters"\ndata.options.num_clients = 4\ndata.hold_out = 0\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('track = "tensorbord:x"', "line 5: no tracker is called 'tensorbord'; did you mean 'tensorboard'"),
+        ('track = ["tensorboard"]', "line 5: tracker must be tensorboard:FOLDER"),
+        ("tune.seeds = [1, 1]", "line 5: tune.seeds must be a list without repeats, got [1, 1]"),
+        ("plan.lr = inf", "line 5: plan.lr must be a finite number, got inf"),
+        ("data.hold_out_seed = -1", "line 5: data.hold_out_seed must be greater than or equal to 0, got -1"),
+        ("int = 3", "line 5: no setting is called 'int'. Known: attack"),
+        ("tune.search.int = 3", "line 5: tune.search.int must be two positive numbers"),
+        ("seeds = [true]", "line 5: seeds.0 must be a valid integer, got True"),
+        ("seeds = [1.0]", "line 5: seeds.0 must be a valid integer, got 1.0"),
+        ("cohort = 2.0", "line 5: cohort must be a valid integer or a valid string, got 2.0"),
+        ("plan = 3", "line 5: plan must be a section, got 3"),
+        ('tune.search = { "fedavg.momentum" = [0.1, 0.2], fedavg = { momentum = [0.1, 0.3] } }', "is given once"),
+        (
+            'tune.search = { momentum = [0.1, 0.2], "fedavg.momentum" = [0.1, 0.3] }',
+            "momentum must be given once, but fedavg.momentum is the same option of fedavg",
+        ),
+    ],
+)
+def test_a_mistake_is_shown_with_its_line_before_anything_starts(tmp_path, line, said):
+    assert said in said_of(written(tmp_path, SMALL + line))
+
+
+def test_a_tracker_without_its_package_is_refused_with_its_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    said = said_of(written(tmp_path, SMALL + 'track = ["mlflow"]'))
+
+    assert "line 5: tracking with mlflow needs a package: pip install 'plures[mlflow]'" in said
+
+
+def test_all_options_of_the_data_that_are_wrong_are_shown_at_once(tmp_path):
+    path = written(tmp_path, SMALL + "data.options.row = 3\ndata.options.gapp = 2\ndata.options.dim = 'x'\n")
+
+    assert complaints(path) == [
+        "  line 5: no option of logistic_clusters is called 'row'; did you mean 'rows'",
+        "  line 6: no option of logistic_clusters is called 'gapp'; did you mean 'gap'",
+        "  line 7: dim must be of type int, got 'x'",
+    ]
+
+
+def test_all_unknown_options_of_a_table_are_shown_at_once(tmp_path):
+    (tmp_path / "t.csv").write_text("client,x,y\na,1,0\n")
+    path = written(
+        tmp_path, f"data.name = '{tmp_path / 't.csv'}'\ndata.options.targe = 'y'\ndata.options.clien = 'x'\n"
+    )
+
+    assert complaints(path) == [
+        "  line 2: no option of a table is called 'targe'; did you mean 'target'",
+        "  line 3: no option of a table is called 'clien'; did you mean 'client'",
+    ]
+
+
+def test_the_same_mistake_in_two_places_is_shown_in_both(tmp_path):
+    path = (
+        written(tmp_path, SMALL + 'channels = ["clip:norm=0"]\n')
+        .read_text()
+        .replace('["fedavg"]', '[\n"fedporx",\n"fedporx|guard"]')
+    )
+
+    assert [line.split(":")[0] for line in complaints(written(tmp_path, path))] == [
+        "  line 2",
+        "  line 3",
+        "  line 7",
+    ]
+
+
+def test_an_unknown_partitioner_is_shown_on_the_line_of_the_data(tmp_path):
+    text = SMALL.replace('"logistic_clusters"', '"digits|dirichlt"')
+
+    said = said_of(written(tmp_path, text))
+
+    assert "line 2: no partitioner is called 'dirichlt'; did you mean 'dirichlet'" in said
+    assert "line 3" not in said

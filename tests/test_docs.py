@@ -6,7 +6,6 @@ A fence of exactly ```python is run, all of a page in one namespace and a tempor
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +13,10 @@ from types import ModuleType
 
 import polars as pl
 import pytest
-import typer
+from written import blocks, commands, parse_line
 
 from plures import aggregate, registry
 from plures.aggregate import AGGREGATORS
-from plures.cli import app
 from plures.cli.skeleton import write_skeleton
 from plures.contract import check_method
 
@@ -26,31 +24,6 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ALL_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 REGISTRIES = [one for one in vars(registry).values() if isinstance(one, registry.Registry)]
-COMMAND = typer.main.get_command(app)
-
-
-def blocks(page: Path, language: str) -> list[tuple[int, str]]:
-    """(line number, text) of every block of exactly this language."""
-    text = page.read_text()
-    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [(text[: one.start(1)].count("\n"), one[1]) for one in found]
-
-
-def commands(page: Path) -> list[str]:
-    """The lines of all shell blocks, comments and empty lines left out."""
-    lines = "\n".join(text for _, text in blocks(page, "sh")).replace("\\\n", " ").splitlines()
-    return [line for line in lines if shlex.split(line, comments=True)]
-
-
-def parse(words: list[str]) -> None:
-    """Parse a ``plures`` command down to its last word without running it; a mistake raises."""
-    command, name, rest = COMMAND, "plures", words
-    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
-        if rest[0] not in command.commands:
-            raise KeyError(f"{name} has no command {rest[0]}")
-        command, name, rest = command.commands[rest[0]], rest[0], rest[1:]
-    with command.make_context(name, list(rest)):
-        pass
 
 
 @pytest.fixture
@@ -70,26 +43,24 @@ def named(paths):
     return [pytest.param(path, id=path.name) for path in paths]
 
 
-@pytest.mark.parametrize("page", named(path for path in PAGES if blocks(path, "python")))
+@pytest.mark.parametrize("page", named(path for path in PAGES if blocks(path.read_text(), "python")))
 def test_python_blocks_run(page, page_module):
-    for line, text in blocks(page, "python"):
+    for line, text in blocks(page.read_text(), "python"):
         code = compile("\n" * line + text, str(page), "exec", dont_inherit=True)
         exec(code, vars(page_module))
 
 
 @pytest.mark.parametrize("page", named(ALL_PAGES))
 def test_commands_parse(page):
-    for line in commands(page):
-        first, *words = shlex.split(line, comments=True)
-        if first == "plures":
-            parse(words)
+    for line in commands(page.read_text()):
+        parse_line(line)
 
 
 @pytest.mark.parametrize("page", named(ALL_PAGES))
 def test_make_targets_exist(page):
     known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
-    in_blocks = [line for line in commands(page) if line.startswith("make ")]
+    in_blocks = [line for line in commands(page.read_text()) if line.startswith("make ")]
     in_text = re.findall(r"`(make [a-z-]+)", page.read_text())
 
     assert {line.split()[1] for line in in_blocks + in_text} <= known
@@ -104,7 +75,7 @@ def test_links_within_the_repository_lead_somewhere(page):
 
 @pytest.mark.slow
 def test_the_method_of_the_page_keeps_the_contract(page_module):
-    (_, text), *_ = blocks(ROOT / "docs" / "add-a-method.md", "python")
+    (_, text), *_ = blocks((ROOT / "docs" / "add-a-method.md").read_text(), "python")
     exec(compile(text, "add-a-method.md", "exec", dont_inherit=True), vars(page_module))
 
     check_method(registry.METHODS["blend"])
@@ -132,7 +103,7 @@ def test_readme_names_only_what_exists():
 @pytest.mark.slow
 def test_readme_leaderboard_is_that_of_the_default_comparison(tmp_path):
     """Scores of another machine may differ a little; methods and bytes may not."""
-    (_, printed), *_ = blocks(ROOT / "README.md", "text")
+    (_, printed), *_ = blocks((ROOT / "README.md").read_text(), "text")
     rows = [line.split() for line in printed.splitlines() if re.search(r" [01]\.\d\d\d ", line)]
 
     subprocess.run(

@@ -123,6 +123,7 @@ def test_purposes_keep_their_numbers():
         "SPLIT",
         "HOLD_OUT",
         "PARTITION",
+        "TUNE",
     ]
 
     assert {purpose.name: int(purpose) for purpose in Purpose} == {name: i for i, name in enumerate(order)}

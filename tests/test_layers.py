@@ -23,6 +23,7 @@ LAYERS = [
     ["study", "contract"],
     ["report", "flower"],
     ["reproduce"],
+    ["toml_lines"],
     ["config"],
     ["cli"],
     ["__init__", "__main__"],

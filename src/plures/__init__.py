@@ -26,18 +26,24 @@ __all__ = [
     "channel",
     "compare",
     "data",
+    "load_model",
     "methods",
     "models",
     "personalize",
     "run",
+    "save_model",
     "then",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """``plures.compare``, loaded when asked for: it needs polars, which the core does without."""
+    """``compare``, ``load_model`` and ``save_model``, loaded when asked for: they need polars, which the core does without."""
     if name == "compare":
         from plures.study import compare
 
         return compare
+    if name in ("load_model", "save_model"):
+        from plures.study import store
+
+        return getattr(store, name)
     raise AttributeError(f"module 'plures' has no attribute '{name}'")

@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     SPLIT = 9
     HOLD_OUT = 10
     PARTITION = 11
+    TUNE = 12
 
 
 def root(seed: int) -> Key:

@@ -148,6 +148,7 @@ def test_the_version_is_printed(capsys):
         (["compare", "--data", "digits:num_client=9"], "did you mean 'num_clients'?"),
         (["compare", "--executor", "vectorized:3"], "vectorized without a number"),
         (["compare", "--optimizer", "sdg"], "plan.optimizer must be"),
+        (["compare", "--tune", "-1"], "tune.trials must be greater than or equal to 1, got -1"),
         (["compare", "-m", "fedavg", "-m", "fedavg"], "methods must be a list without repeats"),
         (["compare", "--out", "file"], "out must be a folder, got 'file'"),
         (["compare", "--colour"], "--colour"),
@@ -174,10 +175,22 @@ def test_all_mistakes_of_a_study_are_named_at_once(tmp_path, capsys):
     (tmp_path / "study.toml").write_text('rounds = 0\nsedes = [1]\n[plan]\nlr = "fast"\n')
 
     assert plures("run", "study.toml") == 1
-    said = complaint(capsys)
-    assert "rounds must be" in said
-    assert "did you mean 'seeds'?" in said
-    assert "plan.lr must be" in said
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first == "plures: study.toml has 3 mistakes:"
+    assert [line.split(";")[0] for line in others] == [
+        "  line 1: rounds must be greater than or equal to 1, got 0",
+        "  line 2: no setting is called 'sedes'",
+        "  line 4: plan.lr must be a valid number, unable to parse string as a number, got 'fast'",
+    ]
+
+
+def test_a_mistake_that_only_the_data_show_has_a_line_too(tmp_path, capsys):
+    (tmp_path / "study.toml").write_text(
+        '# mine\nmethods = [\n  "fedavg",\n  "oracle",\n]\ndata.name = "mean_estimation"\n'
+    )
+
+    assert plures("run", "study.toml") == 1
+    assert complaint(capsys).startswith("plures: study.toml, line 4: oracle needs num_groups")
 
 
 def test_a_defect_of_ours_exits_with_2_and_a_traceback(monkeypatch, capsys):

@@ -180,7 +180,7 @@ def test_no_word_of_a_page_is_lost(entry):
         (["-m", "ditto", "--values", "0.1,nan"], "values must be finite numbers, such as 0.01,0.1,1, got nan"),
         (["-m", "ditto", "--values", "0.1,0.10"], "values must be a list without repeats"),
         (["-m", "ditto", "--values", "1,-1"], "lam must be 0 or more, got -1.0"),
-        (["-m", "hypcluster", "--values", "1.5"], "num_clusters must be of type int, got '1.5'"),
+        (["-m", "hypcluster", "--values", "1.5", "--rounds", "9"], "num_clusters must be of type int, got '1.5'"),
         (
             ["-m", "hypcluster:warm=1", "--values", "7"],
             "num_clusters must be at most the 6 clients there are, got 7",

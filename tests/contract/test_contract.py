@@ -11,15 +11,19 @@ TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
 BENCHES: dict[str, Bench] = {}
 
 
-# They share their functions with momentum_clustering, hypcluster, fedavg, mapper, fedper, fedrep, fedbn, fedclup and
-# convex_clustering, which are checked every time.
+# Most of them share their functions with methods that are checked every time: momentum_clustering, hypcluster, fedavg,
+# mapper, fedrep, fedbn, fedclup, convex_clustering. All are checked by `make test-all`.
 SLOW = {
     "agnostic",
+    "apfl",
     "ditto|guard",
+    "fedala",
     "fedavg|dapper",
+    "fedavg|knn_per",
     "fedavg|norm",
     "fedavg|split",
     "fedbabu",
+    "fedper",
     "fedprox",
     "hypcluster_auto",
     "ifca",
@@ -28,6 +32,8 @@ SLOW = {
     "mr_mtl",
     "myopic_clustering",
     "oracle",
+    "pdmm",
+    "per_fedavg",
     "pfedme",
     "squared_penalty",
 }

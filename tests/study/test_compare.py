@@ -10,7 +10,7 @@ from plures.data import load
 from plures.errors import BadData, BadFile, BadValue
 from plures.methods.fedavg import fedavg
 from plures.study import Comparison
-from plures.study.compare import run_folder
+from plures.study.folder import run_folder
 
 
 def table(scores, *, loss=0.5):
@@ -110,3 +110,16 @@ def test_a_kept_run_with_other_settings_is_refused(tmp_path):
 
     with pytest.raises(BadFile, match="holds a run with other settings"):
         compare(mine, seen, rounds=2, seeds=(0,), executor="vectorized", out=tmp_path)
+
+
+def test_seeds_side_by_side_give_the_same_study(tmp_path):
+    seen, unseen = worlds.awkward()
+    mine = {"mine": fedavg(worlds.model(), plan=worlds.PLAN)}
+    more = {"unseen": unseen, "rounds": 2, "seeds": (0, 1), "executor": "vectorized"}
+
+    both = compare(mine, seen, together=True, out=tmp_path, **more)
+    alone = compare(mine, seen, together=False, **more)
+
+    np.testing.assert_allclose(both.scores("mine"), alone.scores("mine"), atol=1e-6)
+    assert len(list(tmp_path.glob("runs/mine/*/done.json"))) == 2
+    assert len(list(tmp_path.glob("runs/mine/*/checkpoint/round-00000002"))) == 2

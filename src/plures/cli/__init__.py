@@ -19,7 +19,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """The exit code of one command."""
     try:
-        code = app(arguments, prog_name="plures", standalone_mode=False)
+        code = app(arguments, prog_name="plures", standalone_mode=False, obj=tuple(arguments))
     except UserError as error:
         print(f"plures: {error}", file=sys.stderr)
         return 1

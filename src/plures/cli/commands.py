@@ -17,14 +17,17 @@ from rich.console import Console
 
 from plures import reproduce  # noqa: F401  (registers reproductions)
 from plures._version import __version__
+from plures.cli.advise import advise_command
 from plures.cli.data import data_app, say, tell_notes
+from plures.cli.export import export_command, tell_kept
 from plures.cli.fuse import fuse_command
+from plures.cli.results import diff_command, keep_command, report_command, show_command, tell_answer, write_report
 from plures.cli.show import entries_table, method_page, methods_table
 from plures.cli.skeleton import write_skeleton
-from plures.cli.studies import study_of, takes_study
+from plures.cli.studies import keep_resolved, named, settled, study_of, takes_study, tuned
 from plures.cli.tradeoff import tradeoff_command
 from plures.cli.worth import worth_command
-from plures.config import Study, make_study, read_study
+from plures.config import Source, Study, make_study, read_source
 from plures.data import Federation
 from plures.errors import BadFile, BadValue, MethodWarning, UnknownChoice
 from plures.norms import norm_said, norms_said
@@ -34,6 +37,7 @@ from plures.study import Comparison, Guidance, compare, default_methods, default
 from plures.study.guidance import save_guidance
 from plures.study.reproduce import all_met
 from plures.study.reproduce import reproduce as play
+from plures.study.saved import read_saved
 
 app = typer.Typer(
     help="Personalized federated learning: a model for each of many clients, compared fairly.",
@@ -61,9 +65,22 @@ def main(
 
 @app.command("compare")
 @takes_study
-def compare_command(context: typer.Context, out: Out = None) -> None:
+def compare_command(
+    context: typer.Context,
+    keep_models: Annotated[
+        bool | None, typer.Option(help="Keep what plures export needs; by default up to 256 MB a run.")
+    ] = None,
+    track: Annotated[
+        list[str] | None, typer.Option("--track", help="'tensorboard:FOLDER' or 'mlflow[:URI]'; repeatable.")
+    ] = None,
+    together: Annotated[
+        bool | None, typer.Option(help="Play seeds side by side; by default on an accelerator.")
+    ] = None,
+    tune: Annotated[int, typer.Option(help="Tune every method on valid rows first, with so many trials each.")] = 0,
+    out: Out = None,
+) -> None:
     """Compare methods on a federation: leaderboard, per-client table, run folder."""
-    play_study(study_of(context.params), out or fresh_folder("compare"))
+    play_study(study_of(context.params), out or fresh_folder("compare"), context.find_root().obj)
 
 
 @app.command("decide")
@@ -78,7 +95,12 @@ def decide_command(
     play_decisions(study_of(context.params), out or fresh_folder("decide"), errors=errors)
 
 
+app.command("diff")(diff_command)
+app.command("export")(export_command)
+app.command("advise")(advise_command)
 app.command("fuse")(fuse_command)
+app.command("report")(report_command)
+app.command("show")(show_command)
 app.command("tradeoff")(tradeoff_command)
 app.command("worth")(worth_command)
 
@@ -86,7 +108,9 @@ app.command("worth")(worth_command)
 @app.command("run")
 def run_command(study: Annotated[Path, typer.Argument(help="A study in TOML.")], out: Out = None) -> None:
     """Run a study described by a TOML file."""
-    play_study(read_study(study), out or fresh_folder(study.stem))
+    source = read_source(study)
+    found = make_study(dict(source.values), source=source)
+    play_study(found, out or fresh_folder(study.stem), source=source)
 
 
 @app.command("resume")
@@ -165,15 +189,20 @@ def read_json(file: Path) -> dict[str, Any]:
     return found
 
 
-def claim(out: Path, resolved: dict[str, Any]) -> None:
-    """Make the folder this study's own; one that holds another study is refused."""
+def claim(out: Path, resolved: dict[str, Any], seen: Federation | None = None) -> None:
+    """Make the folder this study's own; one that holds another study is refused.
+
+    With the clients ``seen`` settings that were left out count as what they come to on these. What changes no result counts
+    for nothing.
+    """
     if out.exists() and not out.is_dir():
         raise BadValue("out", str(out), "a folder")
     out.mkdir(parents=True, exist_ok=True)
     file = out / "study.json"
     if file.exists():
         before = {**Study().model_dump(mode="json"), **read_json(file)}  # a setting it did not know yet
-        other = [name for name in resolved if before.get(name) != resolved[name]]
+        old, new = (settled(one, seen) for one in (before, resolved))
+        other = [name for name in {**new, **old} if old.get(name) != new.get(name)]
         if other:
             raise BadFile(f"{out} holds a study with other settings ({', '.join(other)}); use another folder")
     file.write_text(json.dumps(resolved, indent=2))
@@ -230,25 +259,36 @@ def tell_threat(result: Comparison | Guidance) -> None:
         say(result.threat.said)
 
 
-def play_study(study: Study, out: Path) -> None:
-    """Run a study into a folder and print the leaderboard."""
-    seen, unseen = study.check()
+def play_study(study: Study, out: Path, given: object = None, *, source: Source | None = None) -> None:
+    """Run a study into a folder and print the leaderboard; ``given`` are the words of the command, if any.
+
+    ``source`` is the file it was read from, if any: mistakes are shown with its lines.
+    """
+    seen, unseen = study.check(source)
+    study = named(study, seen)
     resolved = study.model_dump(mode="json")
     kept = len(list(out.glob("runs/*/*/done.json")))
-    claim(out, resolved)
+    claim(out, resolved, seen)
+    keep_resolved(study, seen, out)
+    keep_command(out, given)
     if kept:
         console.print(f"{kept} finished runs are kept from before in {out}", highlight=False)
     methods = study.methods or default_methods(seen)
     known = tell_forecasts(study, methods, seen)
+    best = tuned(study, methods, seen, out)
+    resolved = resolved if best is None else {**resolved, "tuned": best.chosen}
     with noted() as notes, study_bars(console) as tell:
         result = compare(
-            methods,
+            methods if best is None else best.built,
             seen,
             unseen=unseen,
             out=out,
             progress=tell,
             config=resolved,
             checkpoint_every=study.checkpoint_every,
+            keep_models=study.keep_models,
+            together=study.together,
+            track=study.track,
             **_settings(study, seen),
         )
     about = {**seen.describe(), "unseen_clients": unseen.num_clients if unseen else 0}
@@ -264,12 +304,16 @@ def play_study(study: Study, out: Path) -> None:
     note = f"{seen.num_clients} clients in training, {unseen.num_clients if unseen else 0} held out"
     console.print(f"{note}; every client: {out / 'clients.csv'}", highlight=False)
     console.print(f"picture: {draw(result, out)}", highlight=False)
+    tell_kept(out)
+    saved = read_saved(out)
+    tell_answer(saved)
+    say(f"page: {write_report(saved)}")
 
 
 def play_decisions(study: Study, out: Path, *, errors: float) -> None:
     """Train what clients decide between, write the decisions into a folder and print what they are worth."""
     seen, unseen = study.check()
-    methods = study.methods or default_options(seen)
+    methods = (study.methods and named(study, seen).methods) or default_options(seen)
     claim(out, {**study.model_dump(mode="json"), "methods": list(methods), "command": "decide", "errors": errors})
     known = tell_forecasts(study, methods, seen)
     with noted() as notes, study_bars(console) as tell:

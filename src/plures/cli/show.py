@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import jax
 from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
-from plures.data import Federation, worlds
+from plures.data import Federation
 from plures.data.own.summary import Summary
-from plures.engine import Settings, prepare
-from plures.engine.state import least_rounds
 from plures.registry import DATASETS, METHODS, PARTITIONERS, PERSONALIZERS, WORLDS, Entry, Registry
+from plures.report.entries import Card, card_of, formula_of, line_kind, more_of, option_rows, small_digits
 from plures.report.terminal import plain_table
 from plures.study.fronts import counted
-from plures.types import Plan
 
 
 def methods_table() -> Table:
@@ -110,18 +106,15 @@ def entries_table(title: str, registry: Registry) -> Table:
 
 def method_page(entry: Entry) -> list[Any]:
     """Title, formula, options, traffic and limits of one entry."""
-    module = sys.modules[entry.factory.__module__]
     options = plain_table("Options")
     options.add_column("name")
     options.add_column("default")
-    for name, parameter in entry.options.items():
-        needed = parameter.default is inspect.Parameter.empty
-        options.add_row(name, "(from the data)" if needed else _said(parameter.default))
-    more = (inspect.getdoc(entry.factory) or "").partition("\n")[2].strip()
-    blocks: list[Any] = [Prose(f"{entry.title}: {entry.summary}"), "", Prose(module.__doc__ or ""), "", options]
+    for name, _, default in option_rows(entry):
+        options.add_row(name, default)
+    more = more_of(entry)
+    blocks: list[Any] = [Prose(f"{entry.title}: {entry.summary}"), "", Prose(formula_of(entry)), "", options]
     blocks += [Prose(more), ""] if more else []
-    if entry.name in METHODS:
-        blocks.append(_traffic(entry))
+    blocks.append(_traffic(card_of(entry, small_digits())))
     if entry.degree:
         blocks.append(f"degree of collaboration: {entry.degree} (plures tradeoff sweeps it)")
     blocks += [f"limit: {limit.text} -> {limit.same_served_as}" for limit in entry.limits]
@@ -145,19 +138,13 @@ def laid_out(text: str, width: int) -> list[str]:
     ['Some words and more.', '', '    x  =  a + b']
     """
     found = list[str]()
-    for kind, some in groupby(inspect.cleandoc(text).splitlines(), _kind):
+    for kind, some in groupby(inspect.cleandoc(text).splitlines(), line_kind):
         lines = list(some)
         if kind == "words":
             found += textwrap.wrap(" ".join(lines), width, break_on_hyphens=False)
         else:
             found += [part for line in lines for part in _folded(line, width)]
     return found
-
-
-def _kind(line: str) -> str:
-    if not line:
-        return "nothing"
-    return "formula" if re.search(r"^\s|\S\s{2,}\S", line) else "words"
 
 
 def _folded(line: str, width: int) -> list[str]:
@@ -175,29 +162,8 @@ def _folded(line: str, width: int) -> list[str]:
     return [*found, line]
 
 
-def _traffic(entry: Entry) -> str:
-    """Bytes per client in units of the model, measured on a small world."""
-    world = worlds.linear_clusters(num_clients=4, num_groups=2)
-    facts = world.federation.facts
-    options = {name: facts[name] for name in entry.options if name in facts}
-    # What the world does not tell (its domains, say) is 1.
-    needed = [name for name, one in entry.options.items() if one.default is one.empty and name not in options]
-    options.update(dict.fromkeys(needed, 1))
-    method = entry.factory(world.model, plan=Plan(), **options)
-    found = prepare(method, world.federation, settings=Settings(rounds=least_rounds(method))).traffic(method)
-    size = sum(leaf.size * 4 for leaf in jax.tree.leaves(jax.eval_shape(world.model.init, jax.random.key(0))))
-    parts = {
-        "join": found.join,
-        "down": found.down,
-        "up": found.up,
-        "answer": found.answer,
-        "serve": found.serve,
-    }
-    said = ", ".join(f"{name} {value / size:.2f}" for name, value in parts.items())
-    return f"traffic per client, in model sizes: {said}"
-
-
-def _said(value: Any) -> str:
-    if isinstance(value, Plan):
-        return f"epochs {value.epochs}, batch {value.batch}, lr {value.lr}, {value.optimizer.__name__}"
-    return str(value)
+def _traffic(card: Card) -> str:
+    """Bytes per client in units of the model."""
+    around = f", around {card.base}" if card.base else ""
+    said = ", ".join(f"{name} {value:.2f}" for name, value in card.training.sizes.items())
+    return f"traffic per client, in model sizes{around}: {said}"

@@ -22,7 +22,8 @@ from plures.data import Federation
 from plures.errors import BadValue
 from plures.norms import norm_said
 from plures.report.terminal import plain_table, study_bars
-from plures.study.compare import StudyProgress, run_folder
+from plures.study.compare import StudyProgress
+from plures.study.folder import run_folder
 from plures.study.fronts import Budget, counted, unit_of
 from plures.study.sweep import Sweep, often, plan_sweep
 from plures.study.tradeoff import Tradeoff, play_sweep

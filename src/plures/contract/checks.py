@@ -27,7 +27,8 @@ from plures.contract.bench import (
     served_models,
 )
 from plures.engine import Settings
-from plures.engine.run import play, prepare
+from plures.engine.play import play
+from plures.engine.run import prepare
 from plures.errors import BadValue, PluresError, Unsupported
 from plures.registry import METHODS
 

@@ -48,6 +48,22 @@ def known_set(text: str) -> Entry | None:
     return next((registry[name] for registry in (WORLDS, DATASETS) if name in registry), None)
 
 
+def check_option(text: str, name: str, value: Any) -> None:
+    """Refuse an option that the data of a text do not have, or a value of another type; none of data that are not there."""
+    entry = known_set(text)
+    first = text if Path(text).exists() else text.split("|")[0].strip()
+    if entry is not None:
+        entry.check_options({name: value})
+    elif Path(first).exists() and not is_federation(first):
+        _check_table_option(name)
+
+
+def _check_table_option(name: str) -> None:
+    known = [one.name for one in fields(TableOptions)]
+    if name not in known:
+        raise UnknownChoice("option of a table", name, known)
+
+
 def _first(text: str, options: Mapping[str, Any]) -> Federation:
     entry = known_set(text)
     if entry is None:
@@ -76,10 +92,8 @@ def _from_path(text: str, options: Mapping[str, Any]) -> Federation:
         if options:
             raise BadValue("options", dict(options), "none: a federation file is complete")
         return open_federation(path)
-    known = [one.name for one in fields(TableOptions)]
     for name in options:
-        if name not in known:
-            raise UnknownChoice("option of a table", name, known)
+        _check_table_option(name)
     plain: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
     }

@@ -4,10 +4,12 @@ from plures.engine.cohort import Everyone, Uniform, Weighted
 from plures.engine.executors import Executor, chunked, one_by_one, vectorized
 from plures.engine.follow import follow
 from plures.engine.liars import Threat
+from plures.engine.newcomers import newcomers
 from plures.engine.result import Progress, Run, Served
 from plures.engine.run import Runner, prepare, run
 from plures.engine.settings import Settings
 from plures.engine.state import State
+from plures.engine.together import can_join, run_together
 
 __all__ = [
     "Everyone",
@@ -21,10 +23,13 @@ __all__ = [
     "Threat",
     "Uniform",
     "Weighted",
+    "can_join",
     "chunked",
     "follow",
+    "newcomers",
     "one_by_one",
     "prepare",
     "run",
+    "run_together",
     "vectorized",
 ]

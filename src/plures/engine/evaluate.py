@@ -66,6 +66,12 @@ def losses_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> di
 
 
 @partial(jax.jit, static_argnums=0)
+def served(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Tree:
+    """What one client predicts with, compiled once for all clients of a run."""
+    return serve_one(setup, arrays, server, client)
+
+
+@partial(jax.jit, static_argnums=0)
 def predictions(setup: Setup, arrays: Arrays, server: Tree, clients: Client, probes: Array) -> Any:
     """What every client predicts for the same inputs, stacked on axis 0."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -13,11 +12,11 @@ from jax import Array
 
 from plures import tree
 from plures.engine.clients import TEST, VALID
-from plures.engine.evaluate import row_losses, serve_one
+from plures.engine.evaluate import row_losses, served
 from plures.engine.state import State
 from plures.engine.store import DiskStore
 from plures.errors import BadValue, UnknownChoice
-from plures.records import Record
+from plures.records import Record, Scores
 from plures.types import Tree
 
 if TYPE_CHECKING:
@@ -37,6 +36,16 @@ class Progress:
     score: float | None
     seconds: float
     rounds_per_second: float
+    loss: float | None = None  # on valid rows, as the score
+
+
+def mean_known(found: Scores | None, metric: str, rows: np.ndarray) -> float | None:
+    """The mean of a metric over some clients that have one; None if no client has."""
+    if found is None or metric not in found.metrics:
+        return None
+    values = found.metrics[metric][rows]
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
 
 
 @dataclass(frozen=True)
@@ -74,7 +83,7 @@ class Run:
     @property
     def num_bytes(self) -> int:
         """Bytes that crossed the network, all clients together."""
-        return int(sum((one.bytes_down + one.bytes_up).sum() for one in self._visits()))
+        return self.record.num_bytes(self.runner.visits(self.runner.phases[-1], self.state))
 
     @property
     def clients(self) -> pl.DataFrame:
@@ -138,8 +147,7 @@ class Run:
             private = tree.zeros_like(tree.at(state.private, slice(0, 1)))
         visits = state.visits[uid : uid + 1] if known else jnp.zeros(1, jnp.int32)
         one = tree.at(runner.clients(state._replace(visits=visits), private, slice(uid, uid + 1)), 0)
-        served = partial(serve_one, setup)(runner.arrays, state.server, one)
-        return Served(served, runner.method.predict)
+        return Served(served(setup, runner.arrays, state.server, one), runner.method.predict)
 
     def _visits(self) -> list[Any]:
         return [*self.record.past, self.runner.visits(self.runner.phases[-1], self.state)]

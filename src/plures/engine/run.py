@@ -23,17 +23,18 @@ from plures.engine import cohort as cohorts
 from plures.engine import executors
 from plures.engine.check import check_fit, check_kinds
 from plures.engine.clients import TRAIN, VALID, Arrays, Layout, Place, layout_of, on_device, rows, together
-from plures.engine.cohort import Everyone, Uniform
+from plures.engine.cohort import Everyone
 from plures.engine.evaluate import Measure, score
 from plures.engine.executors import Executor
 from plures.engine.liars import Threat, attacks_in, bound, byzantine, forecast_of, spoiled, threat_of
-from plures.engine.result import Progress, Run
+from plures.engine.play import clients_at, cohort_of, compiled_round, counted, play
+from plures.engine.result import Progress, Run, mean_known
 from plures.engine.round import Client, Setup, one_round
 from plures.engine.settings import Settings
 from plures.engine.state import Phase, State, first_state, next_state, phases, private_shape
 from plures.engine.store import DiskStore
 from plures.errors import BadValue, MethodWarning, Unsupported
-from plures.keys import Purpose, derive, root
+from plures.keys import root
 from plures.records import Record, Traffic, Visits, traffic_of
 from plures.types import Info, Key, Method, Tree
 
@@ -120,30 +121,34 @@ class Runner:
 
     def run(self) -> Run:
         """Play all rounds that are left, from the last checkpoint if there is one."""
-        ahead = forecast_of(self.method, self.seen, self.settings.channels, self.settings.cohort)
-        for said in () if ahead is None else ahead.warnings:
+        for said in self.warned():
             warnings.warn(said, MethodWarning, stacklevel=3)
-        state, record, phase, store = self._begin()
+        state, record, phase, store = self.begin()
         began, first = time.perf_counter(), int(state.round)
         while True:
-            stops = self._stops(phase)
+            stops = self.stops(phase)
             for stop in (one for one in stops if one > int(state.round)):
                 state, record = self.advance(phase, state, store, record, stop)
-                self._report(phase, state, record, time.perf_counter() - began, first)
+                self.report(phase, state, record, time.perf_counter() - began, first)
                 if stop < phase.stop:
-                    self._save(state, store, record)
+                    self.save(state, store, record)
             if phase is self.phases[-1]:
                 break
             record = record.with_past(self.visits(phase, state))
             phase = self.phases[self.phases.index(phase) + 1]
-            _check_entry(phase, state)
+            check_entry(phase, state)
             state = next_state(phase, self.key, state, with_rows=store is None)
             state, store = self._enter(phase, state)
-            self._save(state, store, record)
-        self._save(state, store, record, last=True)
+            self.save(state, store, record)
+        self.save(state, store, record, last=True)
         for note in self.notes(state):
             warnings.warn(note, MethodWarning, stacklevel=3)
         return Run(self, state, store, record, time.perf_counter() - began)
+
+    def warned(self) -> tuple[str, ...]:
+        """What is likely to go wrong."""
+        ahead = forecast_of(self.method, self.seen, self.settings.channels, self.settings.cohort)
+        return () if ahead is None else tuple(ahead.warnings)
 
     def notes(self, state: State) -> list[str]:
         """What the method has to say of how its training went."""
@@ -205,9 +210,9 @@ class Runner:
     def clients(self, state: State, private: Tree, chosen: Array | slice = slice(None)) -> Client:
         """Clients of a stacked private tree as the executor wants them."""
         places = tree.at(self.places, chosen)
-        return _clients(places, private, state.visits, state.round, self.key)
+        return clients_at(places, private, state.visits, state.round, self.key)
 
-    def _begin(self) -> tuple[State, Record, Phase, DiskStore | None]:
+    def begin(self) -> tuple[State, Record, Phase, DiskStore | None]:
         """The first state, or the one of the last checkpoint."""
         phase = self.phases[0]
         in_memory = self.settings.store == "memory"
@@ -255,7 +260,7 @@ class Runner:
         store = DiskStore(folder, private_shape(phase.method, state.server), self.num_seen)
         return state._replace(private=()), store
 
-    def _stops(self, phase: Phase) -> list[int]:
+    def stops(self, phase: Phase) -> list[int]:
         """The rounds of a phase after which something happens: evaluation, a checkpoint, its end."""
         every = self.settings.eval_every or self.settings.rounds
         saving = self.settings.checkpoint_every or self.settings.rounds
@@ -266,20 +271,27 @@ class Runner:
         self, phase: Phase, state: State, store: DiskStore | None, record: Record, stop: int
     ) -> tuple[State, Record]:
         """Play a phase up to ``stop`` and evaluate there if it is time to."""
-        setup, begin = self.setup(phase), int(state.round)
+        setup, length = self.setup(phase), stop - int(state.round)
         places = tree.at(self.places, slice(0, self.num_seen))
         if store is None and not setup.executor.on_host:
-            state, info = play(setup, self.arrays, places, self.key, state, stop - begin)
+            state, info = play(setup, self.arrays, places, self.key, state, length)
         else:
-            state, info = self._walk(setup, places, state, store, stop - begin)
-        record = record.with_info(begin, {name: np.asarray(values) for name, values in info.items()})
+            state, info = self._walk(setup, places, state, store, length)
+        return state, self.recorded(phase, state, store, record, info)
+
+    def recorded(self, phase: Phase, state: State, store: DiskStore | None, record: Record, info: Info) -> Record:
+        """The record with the rounds that led to a state, and with an evaluation of it if it is time for one."""
+        length, stop = len(next(iter(info.values()), ())), int(state.round)
+        record = record.with_info(stop - length, {name: np.asarray(values) for name, values in info.items()})
         every = self.settings.eval_every or self.settings.rounds
         last = phase is self.phases[-1] and stop == phase.stop
         if phase.main and (last or stop % every == 0):
-            found = self.score(self.scoring(setup), state, store)
+            found = self.score(self.scoring(self.setup(phase)), state, store)
             splits = ("valid", "served", "test") if last else ("valid", "served")
             record = record.with_scores(stop, np.asarray(self.everyone.uid), found, splits)
-        return state, record
+            spent = np.array([record.num_bytes(self.visits(phase, state))]) / self.num_seen / 1e6
+            record = record.with_info(stop - 1, {"mb_per_client": spent})
+        return record
 
     def score(self, setup: Setup, state: State, store: DiskStore | None, of: Measure = score) -> Any:
         """Scores of all clients, seen and unseen: kind -> split -> metric -> (clients,), or what ``of`` measures."""
@@ -300,7 +312,7 @@ class Runner:
         everyone = jax.tree.map(lambda a, b: jnp.concatenate([a, b]) if extra else a, private, blank)
         visits = jnp.concatenate([state.visits[block], jnp.zeros(extra, jnp.int32)])
         places = tree.at(self.places, rows_)
-        return _clients(places, everyone, visits, state.round, self.key)
+        return clients_at(places, everyone, visits, state.round, self.key)
 
     def _walk(
         self, setup: Setup, places: Place, state: State, store: DiskStore | None, length: int
@@ -308,20 +320,21 @@ class Runner:
         """Rounds driven from Python: one by one, or with private rows on disk."""
         infos = []
         for _ in range(length):
-            chosen = np.asarray(_cohort(setup, self.key, state.round, places))
+            chosen = np.asarray(cohort_of(setup, self.key, state.round, places))
             private = store.get(chosen) if store else tree.at(state.private, chosen)
-            clients = _clients(tree.at(places, chosen), private, state.visits[chosen], state.round, self.key)
-            step = one_round if setup.executor.on_host else _one_round
+            clients = clients_at(tree.at(places, chosen), private, state.visits[chosen], state.round, self.key)
+            step = one_round if setup.executor.on_host else compiled_round
             server, private, info, turns = step(setup, self.arrays, state.server, clients, self.key, state.round)
             if store is None:
                 state = state._replace(private=tree.put(state.private, chosen, private))
             else:
                 store.put(chosen, private)
-            state = state._replace(round=state.round + 1, server=server, **_counted(state, chosen, turns))
+            state = state._replace(round=state.round + 1, server=server, **counted(state, chosen, turns))
             infos.append({name: values.mean() for name, values in info.items()})
         return state, tree.stack(infos)
 
-    def _save(self, state: State, store: DiskStore | None, record: Record, *, last: bool = False) -> None:
+    def save(self, state: State, store: DiskStore | None, record: Record, *, last: bool = False) -> None:
+        """Write a checkpoint if there is to be one after this round."""
         folder, every = self.settings.checkpoint, self.settings.checkpoint_every
         if folder is None or not (last or (every is not None and int(state.round) % every == 0)):
             return
@@ -329,21 +342,19 @@ class Runner:
             store.flush()
         disk.save(Path(folder), state, record, [] if store is None else store.files, self._identity())
 
-    def _report(self, phase: Phase, state: State, record: Record, seconds: float, first: int) -> None:
+    def report(self, phase: Phase, state: State, record: Record, seconds: float, first: int) -> None:
+        """Tell whoever shows it how far the run is."""
         if self.progress is None:
             return
         model, done = self.method.model, int(state.round)
         valid = record.latest("personal", "valid")
-        honest = ~self.byzantine[: self.num_seen]
-        scores = np.array([]) if valid is None else valid.metrics[model.score][: self.num_seen][honest]
-        known = scores[np.isfinite(scores)]
-        now = float(known.mean()) if len(known) else None
-        size = int(sum((one.bytes_down + one.bytes_up).sum() for one in [*record.past, self.visits(phase, state)]))
-        rate = (done - first) / max(seconds, 1e-9)
-        self.progress(Progress(done, self.settings.rounds, size, model.score, now, seconds, rate))
+        honest = np.flatnonzero(~self.byzantine[: self.num_seen])
+        now, loss = (mean_known(valid, name, honest) for name in (model.score, "loss"))
+        size, rate = record.num_bytes(self.visits(phase, state)), (done - first) / max(seconds, 1e-9)
+        self.progress(Progress(done, self.settings.rounds, size, model.score, now, seconds, rate, loss))
 
 
-def _check_entry(phase: Phase, before: State) -> None:
+def check_entry(phase: Phase, before: State) -> None:
     """End the run where a method cannot go on from what its prelude found."""
     assert phase.entry is not None
     why = None if phase.entry.refuse is None else phase.entry.refuse(jax.device_get(before.server))
@@ -356,45 +367,3 @@ def _first_of(chain: list[Phase], key: Key, state: State, *, with_rows: bool) ->
     for phase in chain[1:]:
         state = next_state(phase, key, state, with_rows=with_rows)
     return state
-
-
-def _clients(places: Place, private: Tree, visits: Array, round_: Array, key: Key) -> Client:
-    size = places.uid.shape[0]
-    return Client(places, private, visits, jnp.broadcast_to(round_, (size,)), jnp.broadcast_to(key, (size,)))
-
-
-def _counted(state: State, cohort: Array | np.ndarray, turns: Array | int) -> dict[str, Array]:
-    """How often clients took part, after a round of so many turns with a cohort."""
-    return {"visits": state.visits.at[cohort].add(1), "turns": state.turns.at[cohort].add(turns)}
-
-
-def _cohort(setup: Setup, key: Key, round_: Array, places: Place) -> Array:
-    sizes = places.sizes[:, TRAIN].astype(float)
-    return setup.cohort.draw(derive(key, Purpose.COHORT, round_), sizes)
-
-
-@partial(jax.jit, static_argnums=0)
-def _one_round(setup: Setup, *args: Any) -> Any:
-    return one_round(setup, *args)
-
-
-@partial(jax.jit, static_argnums=(0, 5), donate_argnums=4)
-def play(setup: Setup, arrays: Arrays, places: Place, key: Key, state: State, length: int) -> tuple[State, Info]:
-    """``length`` rounds in one compiled loop; places are in the order of uids."""
-    rounds = state.round + jnp.arange(length)
-    # Small cohorts are drawn for all rounds together; those that touch every client, round by round.
-    ahead = isinstance(setup.cohort, Uniform)
-    chosen = jax.vmap(lambda round_: _cohort(setup, key, round_, places))(rounds) if ahead else rounds
-
-    def step(state: State, now: tuple[Array, Array]) -> tuple[State, Info]:
-        round_, drawn = now
-        cohort = drawn if ahead else _cohort(setup, key, round_, places)
-        clients = _clients(
-            tree.at(places, cohort), tree.at(state.private, cohort), state.visits[cohort], round_, key
-        )
-        server, private, info, turns = one_round(setup, arrays, state.server, clients, key, round_)
-        rows_ = tree.put(state.private, cohort, private)
-        after = State(round_ + 1, server, rows_, **_counted(state, cohort, turns))
-        return after, {name: values.mean() for name, values in info.items()}
-
-    return jax.lax.scan(step, state, (rounds, chosen))

@@ -88,6 +88,10 @@ class Record:
         """The record with a finished phase more."""
         return replace(self, past=self.past + (visits,))
 
+    def num_bytes(self, now: Visits) -> int:
+        """Bytes that crossed the network, all clients together, with those of the phase that is played now."""
+        return int(sum((one.bytes_down + one.bytes_up).sum() for one in [*self.past, now]))
+
     def latest(self, kind: str, split: str) -> Scores | None:
         """The last evaluation of a kind of model on a split."""
         found = [one for one in self.scores if (one.kind, one.split) == (kind, split)]

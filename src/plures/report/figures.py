@@ -11,7 +11,7 @@ import polars as pl
 
 from plures.study import Comparison, Guidance
 from plures.study.choosing import FAMILIES
-from plures.study.compare import ALONE
+from plures.study.comparison import ALONE
 from plures.study.statistics import over_seeds
 
 matplotlib.use("Agg")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,18 +34,21 @@ def leaderboard(result: Comparison, *, width: int = 80) -> Table:
         table.add_column(name, justify="right", no_wrap=True, min_width=6 if "MB" in name else 5)
     table.add_column("against\nthe best", min_width=8)
     board = result.leaderboard
-    top = max((abs(value) for value in board["mean"] if value is not None), default=1.0) or 1.0
+    sound = board.filter(board["against_best"] != "diverged")["mean"].drop_nulls()
+    top = max(sound, default=1.0) or 1.0
+    drawable = width >= WIDE and all(value >= 0 for value in sound)
+    said = partial(number, digits=result.digits)
     for row in board.iter_rows(named=True):
-        bar = f" {_bar(row['mean'], top)}" if width >= WIDE else ""
+        beside = f" {bar(row['mean'], top)}" if drawable else ""
         table.add_row(
-            row["method"],
-            f"{_number(row['mean'])}{bar}",
-            _number((row["high"] - row["low"]) / 2),
-            _number(row["worst_decile"]),
-            _percent(row["worse_than_alone"]),
-            _number(row["unseen"]),
-            f"{row['mb_per_client']:.2f}",
-            _number(row["seconds"], 1),
+            Text(row["method"]),
+            f"{said(row['mean'])}{beside}",
+            said((row["high"] - row["low"]) / 2),
+            said(row["worst_decile"]),
+            percent(row["worse_than_alone"]),
+            said(row["unseen"]),
+            number(row["mb_per_client"], 2),
+            number(row["seconds"], 1),
             row["against_best"],
         )
     return table
@@ -74,9 +78,9 @@ def decisions_table(result: Guidance) -> Table:
             Text(row["method"]),
             str(row["clients"]),
             str(row["unseen"]) if unseen else "-",
-            _number(row["valid_gain"]),
-            _number(row["test_gain"]),
-            _percent(row["hurt"]),
+            number(row["valid_gain"]),
+            number(row["test_gain"]),
+            percent(row["hurt"]),
         )
     return table
 
@@ -103,8 +107,8 @@ def fusion_table(fusion: Fusion) -> Table:
     for way in WAYS:
         own = fusion.scores[way].to_numpy()
         gain = (fused - own if higher else own - fused) > 1e-9
-        share = "" if way == "fused" else _percent(float(gain.mean()))
-        table.add_row(way, _number(own.mean()), _number(np.quantile(own, 0.1 if higher else 0.9)), share)
+        share = "" if way == "fused" else percent(float(gain.mean()))
+        table.add_row(way, number(own.mean()), number(np.quantile(own, 0.1 if higher else 0.9)), share)
     return table
 
 
@@ -122,8 +126,8 @@ def worth_table(worth: Worth) -> Table:
             way,
             _lams(worth.lams[way]),
             f"{worth.predicted_means[way]:.3g}" if way in worth.predicted_means else "",
-            _number(worth.test[way].mean(), digits),
-            _number(worth.scores[way].mean()),
+            number(worth.test[way].mean(), digits),
+            number(worth.scores[way].mean()),
             f"{gap.mean:+.{digits}f}" if way != worth.rival else "",
             f"{gap.low:+.{digits}f} {gap.high:+.{digits}f}" if way != worth.rival else "",
         )
@@ -176,7 +180,7 @@ def rows_table(rows: Sequence[Row]) -> Table:
         table.add_column(name)
     for row in rows:
         verdict = "" if row.met is None else "yes" if row.met else "NO"
-        table.add_row(row.id, row.what, _number(row.ours, 4), _number(row.published, 4), row.bar or "", verdict)
+        table.add_row(row.id, row.what, number(row.ours, 4), number(row.published, 4), row.bar or "", verdict)
     return table
 
 
@@ -213,14 +217,17 @@ def study_bars(console: Console) -> Iterator[Any]:
         yield tell
 
 
-def _number(value: float | None, digits: int = 3) -> str:
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many digits; a dash where there is none."""
     return "-" if value is None or value != value else f"{value:.{digits}f}"
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
+    """A share in percent; a dash where there is none."""
     return "-" if value is None or value != value else f"{100 * value:.0f} %"
 
 
-def _bar(value: float | None, top: float, width: int = BAR) -> str:
-    full = 0 if value is None or value != value else round(width * max(value, 0.0) / top)
+def bar(value: float | None, top: float, width: int = BAR) -> str:
+    """A small bar for a value between 0 and ``top``."""
+    full = 0 if value is None or value != value else round(width * min(max(value, 0.0) / top, 1.0))
     return "█" * full + "░" * (width - full)

@@ -21,7 +21,7 @@ from plures import tree
 from plures.data import Federation, World
 from plures.data.clustered import cube_regression
 from plures.engine import Settings, prepare
-from plures.engine.run import play
+from plures.engine.play import play
 from plures.engine.state import first_state
 from plures.keys import Purpose, derive, root
 from plures.methods._rounds import divided

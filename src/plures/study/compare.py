@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-import json
-import platform
-import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import polars as pl
 
-from plures._version import __version__
 from plures.data import Federation
-from plures.engine import Progress, Run, Settings, Threat, prepare
-from plures.engine.liars import attacks_in, bound, byzantine, check_liars, forecast_of, threat_of
-from plures.errors import BadData, BadFile, BadValue, MethodWarning
+from plures.engine import Progress, Run, Runner, Settings, can_join, prepare, run_together
+from plures.engine.liars import bound, byzantine, check_liars, forecast_of, threat_of
+from plures.errors import BadData, BadValue, MethodWarning
 from plures.norms import has_norm
+from plures.study.comparison import Comparison
+from plures.study.folder import (
+    Kept,
+    finished,
+    header,
+    kept_of,
+    labeled,
+    mark_of,
+    newcomers_of,
+    run_folder,
+    save_comparison,
+    save_run,
+    tuned_texts,
+)
+from plures.study.keeping import STATES, drop_states, keeping_all
 from plures.study.spec import build_method, build_model, default_model
-from plures.study.statistics import bootstrap, over_seeds, share_worse, worst_decile
+from plures.study.tracking import Tracker, tracking
 from plures.types import Channel, Forecast, Method, Model, Plan
-
-ALONE = "local_only"
 
 
 def default_methods(federation: Federation) -> tuple[str, ...]:
@@ -46,87 +54,6 @@ class StudyProgress:
     run: Progress
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The result: ``clients`` has a row per (method, seed, client).
-
-    Under attack, liars have rows there too, and everything else is about the honest clients.
-    """
-
-    clients: pl.DataFrame
-    metric: str
-    higher_is_better: bool
-    seconds: Mapping[str, float]
-    threat: Threat | None = None
-    told: tuple[str, ...] = ()  # by methods, of their first seed
-    norms: Mapping[str, str] = field(
-        default_factory=dict
-    )  # policies for normalization layers; {} for a model without
-
-    @property
-    def honest(self) -> pl.DataFrame:
-        """The rows of clients that do not lie."""
-        return honest_of(self.clients)
-
-    @property
-    def leaderboard(self) -> pl.DataFrame:
-        """A row per method, the best first."""
-        rows = [self._row(name) for name in self.clients["method"].unique(maintain_order=True)]
-        table = pl.DataFrame(rows, infer_schema_length=None)
-        table = table.sort("diverged", "mean", descending=[False, self.higher_is_better], nulls_last=True)
-        return self._with_verdict(table)
-
-    def scores(self, method: str, *, seen: bool = True) -> np.ndarray:
-        """(seeds, clients) final personal scores of a method on test rows."""
-        mine = self.honest.filter((pl.col("method") == method) & (pl.col("seen") == seen))
-        wide = mine.sort("seed", "uid").select("seed", f"personal_test_{self.metric}")
-        parts = [one[f"personal_test_{self.metric}"] for _, one in wide.group_by(["seed"], maintain_order=True)]
-        return np.array([part.cast(pl.Float64).fill_null(np.nan).to_numpy() for part in parts])
-
-    def _row(self, name: str) -> dict[str, Any]:
-        values, better = self.scores(name), self.higher_is_better
-        interval = bootstrap(values)
-        mine = self.honest.filter((pl.col("method") == name) & pl.col("seen"))
-        size = (mine["bytes_down"] + mine["bytes_up"]).mean()
-        others = self.scores(name, seen=False)
-        alone = self.scores(ALONE) if ALONE in self.clients["method"].unique() else None
-        return {
-            "method": name,
-            "mean": interval.mean,
-            "low": interval.low,
-            "high": interval.high,
-            "worst_decile": worst_decile(over_seeds(values), higher_is_better=better),
-            "worse_than_alone": None
-            if alone is None
-            else share_worse(over_seeds(values), over_seeds(alone), higher_is_better=better),
-            "unseen": float(np.nanmean(others)) if others.size and np.isfinite(others).any() else None,
-            "mb_per_client": float(np.asarray(size, float)) / 1e6,
-            "seconds": self.seconds.get(name),
-            "diverged": self.diverged(name),
-        }
-
-    def diverged(self, method: str) -> bool:
-        """Whether some client with test rows got a model whose loss is not a finite number."""
-        mine = self.honest.filter((pl.col("method") == method) & (pl.col("test_rows") > 0))
-        loss = mine["personal_test_loss"].cast(pl.Float64).fill_null(np.nan)
-        return not bool(loss.is_finite().all())
-
-    def _with_verdict(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Paired with the best method over the same clients and seeds: a clear gap, or within noise."""
-        best = table["method"][0]
-        words = []
-        for name in table["method"]:
-            gap = bootstrap(self.scores(name) - self.scores(best))
-            words.append("best" if name == best else "behind" if gap.excludes_zero else "within noise")
-        words = ["diverged" if gone else word for word, gone in zip(words, table["diverged"], strict=True)]
-        return table.with_columns(pl.Series("against_best", words)).drop("diverged")
-
-
-def honest_of(clients: pl.DataFrame) -> pl.DataFrame:
-    """The rows of clients that do not lie; all where there is no attack."""
-    return clients.filter(~pl.col("byzantine")) if "byzantine" in clients.columns else clients
-
-
 def compare(
     methods: Sequence[str] | Mapping[str, Method],
     federation: Federation,
@@ -140,13 +67,19 @@ def compare(
     out: str | Path | None = None,
     progress: Callable[[StudyProgress], None] | None = None,
     config: Mapping[str, Any] | None = None,
+    keep_models: bool | None = None,
+    track: Sequence[str | Tracker] = (),
+    together: bool | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run every method with every seed; ``settings`` are those of a run, ``norm`` a policy for normalization layers.
 
     Methods are named as on the command line, or given as {label: Method}; then ``model`` is theirs.
     Every method is built before the first run starts, so a mistake in the last name costs no time. With ``out``
-    finished runs are kept there and are not run again.
+    finished runs are kept there and are not run again; ``keep_models``: with their last state, from which clients' models
+    are made (None: where that is at most 256 MB a run). ``track`` names trackers, see ``plures.study.tracking``. ``together``
+    plays the seeds of a method side by side (None: on an accelerator). ``config`` is kept with every run; {"tuned":
+    Tuned.chosen} in it keeps apart runs of other choices of tuning.
     """
     methods = [methods] if isinstance(methods, str) else methods
     limits = Settings.of({"rounds": rounds, **settings, "checkpoint": "checked"})
@@ -156,35 +89,89 @@ def compare(
         check_liars(method, limits, federation.num_clients, label=name)
     threat = threat_of(limits.channels, federation.num_clients)
     chosen = next(iter(built.values())).model
-    tables, seconds, told = [], dict.fromkeys(built, 0.0), dict[str, list[str]]()
-    jobs = [(name, seed) for name in built for seed in seeds]
-    for index, (name, seed) in enumerate(jobs):
-        folder = None if out is None else run_folder(Path(out), name, seed)
-        mark = "" if folder is None else _mark(built[name], federation, limits)
-        table, spent = _finished(folder, mark)
-        if table is None:
-            extra = dict(settings)
-            if folder is not None and extra.get("checkpoint_every"):
-                extra["checkpoint"] = folder / "checkpoint"
-            tell = teller(progress, name, seed, index, len(jobs))
-            now = Settings.of({"rounds": rounds, "seed": seed, **extra})
-            run = run_one(name, built[name], federation, unseen, now, tell)
-            table, spent = run.clients, run.seconds
-            told.setdefault(name, run.told)
-            if folder is not None:
-                save_run(folder, run, header(name, seed, built[name], config), mark)
-        elif folder is not None:
-            told.setdefault(name, json.loads((folder / "done.json").read_text()).get("told", []))
-        labels = [pl.lit(name).alias("method"), pl.lit(seed).alias("seed")]
-        tables.append(table.select(*labels, pl.all()))
-        seconds[name] += spent
-    every = pl.concat(tables, how="diagonal_relaxed")
-    said = tuple(f"{name}: {line}" for name, lines in told.items() for line in lines)
-    norms = {name: method.norm for name, method in built.items()} if has_norm(chosen) else {}
-    result = Comparison(every, chosen.score, chosen.higher_is_better, seconds, threat, said, norms)
-    if out is not None:
-        save_comparison(Path(out), result)
+    runs, seconds, told = dict[tuple[str, int], Kept](), dict[str, float](), dict[str, list[str]]()
+    texts = tuned_texts(config or {})
+    keeps, notes = keeping_all(built, federation.num_clients, rounds, keep_models if out is not None else False)
+    with tracking(track, progress, {"rounds": rounds, "seeds": list(seeds), **(config or {})}) as watch:
+        for place, (name, method) in enumerate(built.items()):
+            folders = {} if out is None else {seed: run_folder(Path(out), name, seed) for seed in seeds}
+            mark = mark_of(method, federation, limits, texts.get(name))
+            kept = {seed: one for seed, at in folders.items() if (one := finished(at, mark)) is not None}
+            jobs = dict[int, Job]()
+            for index, seed in enumerate(seeds):
+                extra = dict(settings)
+                if seed in folders and (keeps[name] or extra.get("checkpoint_every")):
+                    extra["checkpoint"] = folders[seed] / STATES
+                tell = teller(watch.tell, name, seed, place * len(seeds) + index, len(built) * len(seeds))
+                if seed not in kept:
+                    jobs[seed] = Job(Settings.of({"rounds": rounds, "seed": seed, **extra}), tell)
+            for seed, run in played(name, method, federation, unseen, jobs, together=together):
+                kept[seed] = kept_of(run, with_newcomers=seed in folders)
+                if seed in folders:
+                    save_run(folders[seed], run, kept[seed], header(name, seed, method, config), mark)
+                    if not keeps[name]:
+                        drop_states(folders[seed])
+            told[name] = kept[seeds[0]].told + notes[name]
+            runs |= {(name, seed): kept[seed] for seed in seeds}
+            seconds[name] = sum(one.seconds for one in kept.values())
+        said = tuple(f"{name}: {line}" for name, lines in told.items() for line in lines)
+        norms = {name: method.norm for name, method in built.items()} if has_norm(chosen) else {}
+        result = Comparison(
+            labeled({run: one.clients for run, one in runs.items()}),
+            chosen.score,
+            chosen.higher_is_better,
+            seconds,
+            threat,
+            said,
+            norms,
+            newcomers_of(runs),
+        )
+        if out is not None:
+            save_comparison(Path(out), result)
+        watch.done(result)
     return result
+
+
+class Job(NamedTuple):
+    """A run that is to be played."""
+
+    settings: Settings
+    tell: Callable[[Progress], None]
+
+
+def played(
+    name: str,
+    method: Method,
+    federation: Federation,
+    unseen: Federation | None,
+    jobs: Mapping[int, Job],
+    *,
+    together: bool | None = None,
+) -> Iterator[tuple[int, Run]]:
+    """(seed, run) of a method, one after another; side by side where that is asked for and can be done.
+
+    On a CPU seeds side by side gain little, and cost the equality with a run alone to the last bit.
+    """
+    wanted = jax.default_backend() != "cpu" if together is None else together
+    if not (wanted and len(jobs) > 1 and all(can_join(one.settings) for one in jobs.values())):
+        for seed, job in jobs.items():
+            yield seed, run_one(name, method, federation, unseen, *job)
+        return
+    with named_warnings(name):
+        runs = run_together([ready(method, federation, unseen, *job) for job in jobs.values()])
+    yield from zip(jobs, runs, strict=True)
+
+
+def ready(
+    method: Method,
+    federation: Federation,
+    unseen: Federation | None,
+    settings: Settings,
+    tell: Callable[[Progress], None],
+) -> Runner:
+    """A run made ready; unseen clients are left out for a method that cannot serve them."""
+    hidden = None if method.transductive else unseen
+    return prepare(method, federation, unseen=hidden, settings=settings, progress=tell)
 
 
 def run_one(
@@ -195,20 +182,22 @@ def run_one(
     settings: Settings,
     tell: Callable[[Progress], None],
 ) -> Run:
-    """A run of a study; unseen clients are left out for a method that cannot serve them.
+    """A run of a study; what the method warns of is said with its name."""
+    with named_warnings(name):
+        return ready(method, federation, unseen, settings, tell).run()
 
-    What the method warns of is said with its name.
-    """
-    hidden = None if method.transductive else unseen
+
+@contextmanager
+def named_warnings(name: str) -> Iterator[None]:
+    """Warnings of a method that are raised in the block are said with its name when it ends."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", MethodWarning)
-        run = prepare(method, federation, unseen=hidden, settings=settings, progress=tell).run()
+        yield
     for one in said:
         if issubclass(one.category, MethodWarning):
-            warnings.warn(f"{name}: {one.message}", MethodWarning, stacklevel=3)
+            warnings.warn(f"{name}: {one.message}", MethodWarning, stacklevel=5)
         else:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    return run
 
 
 def teller(
@@ -267,84 +256,3 @@ def forecasts(
     built = built_methods(names, federation, model, plan, norm)
     found = {name: forecast_of(method, federation, channels, cohort) for name, method in built.items()}
     return {name: ahead for name, ahead in found.items() if ahead is not None}
-
-
-def run_folder(out: Path, method: str, seed: int) -> Path:
-    """Where one run of a study is kept: different labels have different folders, whatever is in them."""
-    name = quote(method, safe="=,+")
-    return out / "runs" / (name if name.strip(".") else name.replace(".", "%2E")) / f"seed-{seed}"
-
-
-def header(name: str, seed: int, method: Method, config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a record says about itself: settings, seed, what is done with normalization layers, and versions."""
-    versions = {"plures": __version__, "python": platform.python_version(), "jax": jax.__version__}
-    device = f"{jax.default_backend()}:{jax.devices()[0].device_kind}"
-    return {
-        "method": name,
-        "seed": seed,
-        "norm": method.norm if has_norm(method.model) else None,
-        "config": dict(config or {}),
-        "versions": {**versions, "numpy": np.__version__, "polars": pl.__version__},
-        "platform": sys.platform,
-        "device": device,
-    }
-
-
-def save_run(folder: Path, run: Run, about: Mapping[str, Any], mark: str) -> None:
-    """The record with its header, the diagnostics and the per-client table of one run."""
-    folder.mkdir(parents=True, exist_ok=True)
-    marks = {"plures": json.dumps(about)}
-    run.record.table().write_parquet(folder / "record.parquet", metadata=marks)
-    run.record.info_table().write_parquet(folder / "info.parquet", metadata=marks)
-    run.clients.write_parquet(folder / "clients.parquet", metadata=marks)
-    scratch = folder / "done.tmp"
-    done = {"seconds": run.seconds, "bytes": run.num_bytes, "told": run.told, "mark": mark}
-    scratch.write_text(json.dumps(done))
-    scratch.replace(folder / "done.json")
-
-
-def save_comparison(out: Path, result: Comparison) -> None:
-    """The tables of the whole study."""
-    out.mkdir(parents=True, exist_ok=True)
-    result.clients.write_parquet(out / "clients.parquet")
-    result.clients.write_csv(out / "clients.csv")
-    result.leaderboard.write_csv(out / "leaderboard.csv")
-    rows = result.leaderboard.to_dicts()
-    about: dict[str, Any] = {
-        "metric": result.metric,
-        "higher_is_better": result.higher_is_better,
-        "leaderboard": rows,
-    }
-    if result.norms:
-        about["norm"] = dict(result.norms)
-    if result.threat is not None:
-        about["attack"] = about_threat(result.threat)
-    (out / "summary.json").write_text(json.dumps(about, indent=2))
-
-
-def about_threat(threat: Threat) -> dict[str, Any]:
-    """Which attacks, and by how many, for a summary."""
-    return {**threat._asdict(), "said": threat.said}
-
-
-def _mark(method: Method, federation: Federation, settings: Settings) -> str:
-    """What a finished run was made with, as far as it can be told."""
-    plan = method.plan
-    local = f"{plan.epochs} {plan.steps} {plan.batch} {plan.lr}"
-    lies = "".join(f", {one.name} {one.share}" for one in attacks_in(settings.channels))
-    norm = "" if method.norm == "share" else f", norm {method.norm}"
-    said = f"rounds {settings.rounds}, cohort {settings.cohort}, plan {local}{norm}{lies}"
-    return f"{said}, data {federation.fingerprint}"
-
-
-def _finished(folder: Path | None, mark: str) -> tuple[pl.DataFrame | None, float]:
-    """The result of a run that was kept; one made with other settings is refused."""
-    if folder is None or not (folder / "done.json").exists():
-        return None, 0.0
-    about = json.loads((folder / "done.json").read_text())
-    before = str(about.get("mark"))
-    if before != mark and before.rpartition(", data ")[0] == mark.rpartition(", data ")[0]:
-        raise BadFile(f"the data changed since the run in {folder} was made; use another folder")
-    if before != mark:
-        raise BadFile(f"{folder} holds a run with other settings ({about.get('mark')}); use another folder")
-    return pl.read_parquet(folder / "clients.parquet"), float(about["seconds"])

@@ -25,16 +25,15 @@ from plures.engine.liars import check_liars, threat_of
 from plures.errors import BadData, BadValue, UnknownChoice
 from plures.study.choosing import FAMILIES, ROUNDING, Gain, Option, Rows, choose, paired, population_best
 from plures.study.compare import (
-    ALONE,
     StudyProgress,
-    about_threat,
     built_methods,
     check_given,
-    honest_of,
     honest_rows,
     run_one,
     teller,
 )
+from plures.study.comparison import ALONE, honest_of
+from plures.study.folder import about_threat
 from plures.study.joining import joining_words
 from plures.study.statistics import Interval, bootstrap
 from plures.types import Method, Model, Plan

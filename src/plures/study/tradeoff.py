@@ -21,7 +21,9 @@ import polars as pl
 from plures.data import Federation
 from plures.engine import Threat
 from plures.errors import BadFile
-from plures.study.compare import Comparison, StudyProgress, compare, run_folder
+from plures.study.compare import StudyProgress, compare
+from plures.study.comparison import Comparison
+from plures.study.folder import run_folder
 from plures.study.fronts import GAIN, TOLERANCE, Budget, last_place, pareto, place_needed, wild_loss
 from plures.study.statistics import Interval, bootstrap, over_seeds
 from plures.study.sweep import Setting, Sweep, plan_sweep
@@ -272,6 +274,7 @@ def play_sweep(
         out=folder,
         progress=_noting(folder, progress),
         config=config,
+        keep_models=False,  # a sweep has many runs, and is about none of them
         **sweep.running,
     )
     curves = tuple(read_curve(folder, setting, sweep, result) for setting in sweep.settings)

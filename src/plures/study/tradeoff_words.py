@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from plures.study.compare import about_threat
+from plures.study.folder import about_threat
 from plures.study.fronts import TOLERANCE, counted, said_mb
 from plures.study.statistics import Interval
 from plures.study.sweep import Setting

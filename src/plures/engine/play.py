@@ -1,0 +1,76 @@
+"""Rounds in one compiled loop: of one run, or of several that differ in their seeds alone, side by side."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from plures import tree
+from plures.engine.clients import TRAIN, Arrays, Place
+from plures.engine.cohort import Uniform
+from plures.engine.round import Client, Setup, one_round
+from plures.engine.state import State
+from plures.keys import Purpose, derive
+from plures.types import Info, Key, Tree
+
+
+def clients_at(places: Place, private: Tree, visits: Array, round_: Array, key: Key) -> Client:
+    """Clients at their places with their private rows, in a round."""
+    size = places.uid.shape[0]
+    return Client(places, private, visits, jnp.broadcast_to(round_, (size,)), jnp.broadcast_to(key, (size,)))
+
+
+def counted(state: State, cohort: Array | np.ndarray, turns: Array | int) -> dict[str, Array]:
+    """How often clients took part, after a round of so many turns with a cohort."""
+    return {"visits": state.visits.at[cohort].add(1), "turns": state.turns.at[cohort].add(turns)}
+
+
+def cohort_of(setup: Setup, key: Key, round_: Array, places: Place) -> Array:
+    """Who takes part in a round."""
+    sizes = places.sizes[:, TRAIN].astype(float)
+    return setup.cohort.draw(derive(key, Purpose.COHORT, round_), sizes)
+
+
+@partial(jax.jit, static_argnums=0)
+def compiled_round(setup: Setup, *args: Any) -> Any:
+    """One round, compiled."""
+    return one_round(setup, *args)
+
+
+@partial(jax.jit, static_argnums=(0, 5), donate_argnums=4)
+def play(setup: Setup, arrays: Arrays, places: Place, key: Key, state: State, length: int) -> tuple[State, Info]:
+    """``length`` rounds in one compiled loop; places are in the order of uids."""
+    return _rounds(setup, arrays, places, key, state, length)
+
+
+@partial(jax.jit, static_argnums=(0, 5), donate_argnums=4)
+def play_together(
+    setup: Setup, arrays: Arrays, places: Place, keys: Key, states: State, length: int
+) -> tuple[State, Info]:
+    """The same for several runs, stacked on axis 0: one key and one state each, the data are shared."""
+    return jax.vmap(lambda key, state: _rounds(setup, arrays, places, key, state, length))(keys, states)
+
+
+def _rounds(setup: Setup, arrays: Arrays, places: Place, key: Key, state: State, length: int) -> tuple[State, Info]:
+    rounds = state.round + jnp.arange(length)
+    # Small cohorts are drawn for all rounds together; those that touch every client, round by round.
+    ahead = isinstance(setup.cohort, Uniform)
+    chosen = jax.vmap(lambda round_: cohort_of(setup, key, round_, places))(rounds) if ahead else rounds
+
+    def step(state: State, now: tuple[Array, Array]) -> tuple[State, Info]:
+        round_, drawn = now
+        cohort = drawn if ahead else cohort_of(setup, key, round_, places)
+        clients = clients_at(
+            tree.at(places, cohort), tree.at(state.private, cohort), state.visits[cohort], round_, key
+        )
+        server, private, info, turns = one_round(setup, arrays, state.server, clients, key, round_)
+        rows_ = tree.put(state.private, cohort, private)
+        after = State(round_ + 1, server, rows_, **counted(state, cohort, turns))
+        return after, {name: values.mean() for name, values in info.items()}
+
+    return jax.lax.scan(step, state, (rounds, chosen))

@@ -1,0 +1,142 @@
+"""The answer of a comparison in two sentences: which method to take, and what that means for whom and at what price.
+
+Advice is the cheapest method, in megabytes, that no other one clearly beats: nothing that costs more is known to be better. At
+one price one model for all and training alone come first, then what is simpler, then the better mean. A method that reads
+the planted groups is a ceiling, never advice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from plures.study.comparison import ALONE, GLOBAL, Comparison, knows_groups
+from plures.study.fronts import counted, said_mb
+
+SAME_PRICE = 1.05
+UNSOUND = ("diverged", "unknown", "no scores")
+ENDS = {GLOBAL: "one model for all", ALONE: "training alone"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What to take. ``best`` has the best mean; ``near`` are the others within noise of the advice."""
+
+    advice: str
+    best: str
+    near: tuple[str, ...]
+    sentences: tuple[str, str]
+
+    @property
+    def text(self) -> str:
+        """Both sentences."""
+        return " ".join(self.sentences)
+
+
+def answer(result: Comparison) -> Answer:
+    """The answer of a comparison."""
+    board = {row["method"]: row for row in result.leaderboard.iter_rows(named=True)}
+    sound = [name for name, row in board.items() if row["against_best"] not in UNSOUND]
+    able = [name for name in sound if not knows_groups(name)]
+    if not able:
+        return Answer("", "", (), _nothing(board, sound))
+    unbeaten = [name for name in able if not any(_beats(result, other, name) for other in able)]
+    advice = _cheapest(unbeaten, {name: row["mb_per_client"] or 0.0 for name, row in board.items()})
+    near = tuple(name for name in able if name not in (advice, able[0]) and not _clear(result, advice, name))
+    first = _first(result, advice, able)
+    return Answer(advice, able[0], near, (first, _second(result, advice, able, near)))
+
+
+def _nothing(board: Mapping[str, Mapping[str, Any]], sound: Sequence[str]) -> tuple[str, str]:
+    """What to say where there is no method to take."""
+    words = {row["against_best"] for row in board.values()}
+    if "no scores" in words and "diverged" not in words:
+        return "No method can be advised: there are no test scores.", "Split the data with a test share."
+    but = f" but {_list(sound)}, which no real client is told" if sound else ""
+    return f"No method gave a model that can be used{but}: the others diverged.", "Try a smaller step size."
+
+
+def _clear(result: Comparison, one: str, other: str) -> bool:
+    pair = result.pair(one, other)
+    return pair is not None and pair.clear
+
+
+def _beats(result: Comparison, one: str, other: str) -> bool:
+    """Whether one method clearly scores better than another."""
+    pair = result.pair(one, other)
+    return pair is not None and pair.clear and (pair.mean > 0) == result.higher_is_better
+
+
+def _cheapest(names: Sequence[str], price: dict[str, float]) -> str:
+    """The cheapest of methods in the order of their means."""
+    least = min(price[name] for name in names)
+    able = [name for name in names if price[name] <= SAME_PRICE * least]
+    return min(able, key=lambda name: (name not in (ALONE, GLOBAL), name.count("|"), names.index(name)))
+
+
+def _first(result: Comparison, name: str, able: Sequence[str]) -> str:
+    """What to take, how well it does, and how it stands against the two ends."""
+    row, said = _row(result, name), partial(_number, digits=result.digits)
+    score = f"mean test {result.metric} {said(row['mean'])} ({said(row['low'])} to {said(row['high'])})"
+    clients = counted(int(np.isfinite(result.scores(name)).any(0).sum()), "client")
+    ends = [end for end in ENDS if end in able and end != name]
+    stands = " and ".join(_stands(result, name, end) for end in ends)
+    return f"Use {name}: {score} over {clients}" + (f", {stands}." if stands else ".")
+
+
+def _stands(result: Comparison, name: str, end: str) -> str:
+    pair = result.pair(name, end)
+    if pair is None or not np.isfinite(pair.low):
+        return f"not to be told from {ENDS[end]}"
+    if not pair.clear:
+        return f"within noise of {ENDS[end]}"
+    better = (pair.mean > 0) == result.higher_is_better
+    return f"{_number(abs(pair.mean), result.digits)} {'better' if better else 'worse'} than {ENDS[end]}"
+
+
+def _second(result: Comparison, name: str, able: Sequence[str], near: Sequence[str]) -> str:
+    """Who gains, what it costs, and what else would do."""
+    row, best, parts = _row(result, name), able[0], []
+    if name != ALONE and row["worse_than_alone"] is not None:
+        gains = result.gains(name, ALONE)
+        known = gains[np.isfinite(gains)]
+        parts.append(f"{(known > 1e-9).sum()} of {len(known)} clients do better than alone")
+    if row["mb_per_client"] is not None:
+        parts.append(f"it costs {said_mb(row['mb_per_client'])} per client")
+    if len(able) == 1:
+        parts.append("there was nothing else to take")
+    elif best != name:
+        gap = abs(_row(result, best)["mean"] - row["mean"])
+        more = f" ({_list(near)} too)" if near else ""
+        parts.append(f"{best} scores {_number(gap, result.digits)} better, which is within noise{more}")
+    elif near:
+        parts.append(f"{_list(near)} {'is' if len(near) == 1 else 'are'} within noise of it")
+    else:
+        parts.append("every other method that could be used is clearly worse")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _row(result: Comparison, name: str) -> dict[str, Any]:
+    return result.leaderboard.filter(pl.col("method") == name).row(0, named=True)
+
+
+def _list(names: Sequence[str], most: int = 3) -> str:
+    """Some names; how many more, where they are many.
+
+    >>> _list(["a"]), _list(["a", "b"]), _list(["a", "b", "c", "d"])
+    ('a', 'a and b', 'a, b, c and 1 more')
+    """
+    shown = list(names[:most])
+    if len(names) > most:
+        return f"{', '.join(shown)} and {len(names) - most} more"
+    return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else shown[0]
+
+
+def _number(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}"

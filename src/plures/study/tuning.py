@@ -1,0 +1,377 @@
+"""Fair tuning: every method gets the same number of trials and of trained rounds, and is judged on valid rows alone.
+
+A trial is a setting: the plan's step size, the degree of collaboration that the method and its personalizers declare, and
+whatever options are named. The first trial is the setting as given; the others are drawn, evenly on a logarithmic scale.
+
+    random     every trial is run for all rounds
+    halving    every trial is run for a fraction of the rounds; the best quarter goes on to four times as many, and so on
+               up to all rounds (successive halving; Jamieson, Talwalkar, AISTATS 2016, arXiv 1502.07943)
+
+Runs are not continued but begun anew with more rounds: some methods close with a round of their own, and every method should
+pay the same. Halving trusts the order of trials after few rounds, which favors large steps; random search does not.
+
+Test rows are not there: trials run on the federation without them. Drawing a handful of numbers and sorting them needs no
+library; one for hyper-parameters, such as Optuna, would add a store and samplers that learn from earlier trials, so that what
+one method is tried with would depend on how its earlier trials went, and its draws would not be those of ``plures.keys``.
+
+Every setting is a program of its own, since step sizes and options are constants in it: for small models compiling takes most of
+the time. The rungs of a trial share one program.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import polars as pl
+
+from plures import tree
+from plures.data import Federation
+from plures.engine import Settings
+from plures.engine.check import check_fit
+from plures.engine.liars import attacks_in
+from plures.engine.state import least_rounds
+from plures.errors import BadData, BadValue, UnknownChoice, UserError
+from plures.keys import Purpose, derive, root
+from plures.study.compare import StudyProgress, honest_rows
+from plures.study.search import Dimension, Range, check_range, drawn, space_of
+from plures.study.spec import build_method, build_model, default_model
+from plures.study.sweep import said_number
+from plures.study.trials import Count, Outcome, Shelf, outcome_of, without_test
+from plures.types import Method, Model, Plan
+
+FACTOR = 4
+SHORTEST = 5
+ATTEMPTS = 20
+
+
+class Rung(NamedTuple):
+    """So many trials of each method, for so many rounds."""
+
+    trials: int
+    rounds: int
+
+
+class Trial(NamedTuple):
+    """One setting of a method; ``redrawn`` draws before it were refused. Without a method all were, for ``reason``."""
+
+    number: int
+    text: str
+    lr: float
+    values: Mapping[str, Any]
+    method: Method | None
+    redrawn: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What tuning chose: ``chosen`` is {method as given: (its text with the chosen options, step size)}.
+
+    ``built`` has the chosen methods under the labels as given, ready for ``compare``; ``table`` has a row per trial.
+    """
+
+    chosen: Mapping[str, tuple[str, float]]
+    built: Mapping[str, Method]
+    table: pl.DataFrame
+    said: tuple[str, ...]
+    rungs: tuple[Rung, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Bench:
+    """All that is the same for every trial."""
+
+    federation: Federation
+    model: Model
+    named: str
+    plan: Plan
+    norm: str
+    ranges: Mapping[str, Range]
+    seed: int
+    seeds: tuple[int, ...]
+    running: Mapping[str, Any]
+
+    def settings(self, rounds: int, *, seed: int = 0, every: int | None = None) -> Settings:
+        return Settings.of({**self.running, "rounds": rounds, "seed": seed, "eval_every": every})
+
+    def built(self, text: str, lr: float) -> Method:
+        plan = replace(self.plan, lr=lr)
+        return build_method(text, self.model, plan=plan, facts=self.federation.known, norm=self.norm)
+
+
+def tune(
+    methods: Sequence[str],
+    federation: Federation,
+    *,
+    rounds: int,
+    trials: int = 8,
+    strategy: str | None = None,
+    search: Mapping[str, Range] | None = None,
+    seed: int = 0,
+    seeds: Sequence[int] = (0,),
+    model: str | Model | None = None,
+    plan: Plan = Plan(),
+    norm: str = "share",
+    out: str | Path | None = None,
+    progress: Callable[[StudyProgress], None] | None = None,
+    **settings: Any,
+) -> Tuned:
+    """The best setting of every method by the mean over clients of the personal valid score, with one budget for all.
+
+    ``strategy`` is "halving" or "random"; None is halving where rounds and trials allow it. ``search`` has ranges by name,
+    "lr" or an option such as "ditto.lam"; ``seed`` is that of the draws, ``seeds`` those of the runs. Clients without
+    valid rows do not count. With ``out`` finished trials are kept in its folder tuning, and are not run again.
+    """
+    limits = Settings.of({"rounds": rounds, **settings})
+    _check(methods, federation, limits, seeds, trials, search or {})
+    given = model or default_model(federation)
+    made = given if isinstance(given, Model) else build_model(given, federation)
+    bench = _Bench(
+        federation=without_test(federation),
+        model=made,
+        named=given if isinstance(given, str) else _fingerprint(made),
+        plan=plan,
+        norm=norm,
+        ranges=dict(search or {}),
+        seed=seed,
+        seeds=tuple(seeds),
+        running={name: value for name, value in settings.items() if name != "eval_every"},
+    )
+    as_given = {text: bench.built(text, plan.lr) for text in methods}
+    rungs = rungs_of(as_given.values(), trials=trials, rounds=rounds, strategy=strategy)
+    for method in as_given.values():
+        check_fit(method, bench.federation, bench.settings(rungs[0].rounds))
+    settled = {text: _trials(bench, text, as_given[text], trials, rungs[0].rounds) for text in methods}
+    shelf = Shelf.of(out, _mark(bench, limits))
+    count = Count(progress, len(methods) * len(bench.seeds) * sum(rung.trials for rung in rungs))
+    played = {text: _play(bench, text, settled[text], rungs, shelf, count) for text in methods}
+    forced = _forced_said(as_given, rungs, rungs_of((), trials=trials, rounds=rounds, strategy=strategy))
+    result = _result(bench, rungs, settled, played, forced)
+    shelf.close(result.table, _about(result, bench.model.score))
+    return result
+
+
+def rungs_of(
+    methods: Iterable[Method], *, trials: int, rounds: int, strategy: str | None = None
+) -> tuple[Rung, ...]:
+    """How many trials are run for how many rounds, the same for every method; one rung is random search.
+
+    Every method must get as many rounds as it needs, and at least five, on the first rung.
+    """
+    if strategy not in (None, "halving", "random"):
+        raise UnknownChoice("strategy", str(strategy), ["halving", "random"])
+    least, depth = max([SHORTEST, *(least_rounds(one) for one in methods)]), 0
+    while trials // FACTOR**depth >= FACTOR and rounds // FACTOR ** (depth + 1) >= least:
+        depth += 1
+    if strategy == "halving" and not depth:
+        able = f"random, or {FACTOR} trials or more and {FACTOR * least} rounds or more"
+        raise BadValue("strategy", f"halving with {trials} trials and {rounds} rounds", able)
+    if strategy == "random":
+        depth = 0
+    sizes = [trials, *(max(2, trials // FACTOR**step) for step in range(1, depth + 1))]
+    return tuple(Rung(size, rounds // FACTOR ** (depth - step)) for step, size in enumerate(sizes))
+
+
+def check_valid_rows(federation: Federation, settings: Settings) -> None:
+    """Refuse clients of whom none has valid rows."""
+    if not federation.count[honest_rows(federation, settings), 1].any():
+        raise BadData("no client has valid rows, by which settings are chosen; split the data with a valid share")
+
+
+def _check(
+    methods: Sequence[str],
+    federation: Federation,
+    limits: Settings,
+    seeds: Sequence[int],
+    trials: int,
+    search: Mapping[str, Range],
+) -> None:
+    for name, given in (("methods", list(methods)), ("seeds", list(seeds))):
+        if not given or len(set(given)) < len(given):
+            raise BadValue(name, given, "a list with at least one entry and without repeats")
+    check_valid_rows(federation, limits)
+    if not isinstance(trials, int) or trials < 1:
+        raise BadValue("trials", trials, "1 or more")
+    for name, (low, high) in search.items():
+        if not 0 < low <= high < math.inf:
+            raise BadValue(name, (low, high), "two positive numbers, the lower one first")
+        check_range(methods, name, search)
+
+
+def _trials(bench: _Bench, text: str, as_given: Method, number: int, rounds: int) -> list[Trial]:
+    """The settings to try; what a method refuses is drawn again."""
+    space = space_of(text, bench.plan, bench.ranges)
+    values = {one.name: one.degree.center for one in space if one.degree is not None}
+    found = [Trial(0, text, bench.plan.lr, values, as_given)]
+    return found + [_trial(bench, text, space, one, rounds) for one in range(1, number)]
+
+
+def _trial(bench: _Bench, text: str, space: Sequence[Dimension], number: int, rounds: int) -> Trial:
+    key = derive(root(bench.seed), Purpose.TUNE, number, zlib.crc32(text.encode()))
+    for attempt in range(ATTEMPTS):
+        now, lr, values = drawn(text, space, jax.random.fold_in(key, attempt))
+        try:
+            method = bench.built(now, lr)
+            check_fit(method, bench.federation, bench.settings(rounds))
+            return Trial(number, now, lr, values, method, attempt)
+        except UserError as error:
+            reason = str(error)
+    return Trial(number, now, lr, values, None, ATTEMPTS, reason)
+
+
+def _play(
+    bench: _Bench, text: str, trials: list[Trial], rungs: Sequence[Rung], shelf: Shelf, count: Count
+) -> dict[int, Outcome]:
+    """The last outcome of every trial: on each rung the best of the rung before."""
+    found: dict[int, Outcome] = {}
+    going = trials
+    for rung in rungs:
+        going = going[: rung.trials]
+        for trial in going:
+            name = f"{text}, trial {trial.number}, {rung.rounds} rounds"
+            tells = [count.teller(f"tuning {text}", seed) for seed in bench.seeds]
+            outcome = shelf.kept(name, trial.text, trial.lr)
+            if outcome is None:
+                # One length of a compiled loop for all rungs: evaluations come as often on the later ones.
+                runs = [bench.settings(rung.rounds, seed=seed, every=rungs[0].rounds) for seed in bench.seeds]
+                outcome = outcome_of(trial.method, trial.reason, bench.federation, runs, tells)
+                shelf.put(name, trial.text, trial.lr, outcome)
+            before = found[trial.number].seconds if trial.number in found else 0.0
+            found[trial.number] = replace(outcome, seconds=before + outcome.seconds)
+        going = _ranked(bench, going, found)
+    return found
+
+
+def _ranked(bench: _Bench, trials: Iterable[Trial], found: Mapping[int, Outcome]) -> list[Trial]:
+    """Trials that came to an end, the best first; of equal ones the one with the lower valid loss, then the earlier."""
+    sign = -1.0 if bench.model.higher_is_better else 1.0
+    sound = [one for one in trials if not found[one.number].failed]
+
+    def rank(one: Trial) -> tuple[float, float, int]:
+        outcome = found[one.number]
+        return sign * float(outcome.score or 0.0), float(outcome.loss or 0.0), one.number
+
+    return sorted(sound, key=rank)
+
+
+def _result(
+    bench: _Bench,
+    rungs: tuple[Rung, ...],
+    settled: Mapping[str, list[Trial]],
+    played: Mapping[str, Mapping[int, Outcome]],
+    forced: Sequence[str],
+) -> Tuned:
+    best = {text: _best(bench, trials, played[text]) for text, trials in settled.items()}
+    rows = [
+        {
+            "method": text,
+            "trial": one.number,
+            "setting": one.text,
+            "lr": one.lr,
+            **{
+                name: float(value) if isinstance(value, int | float) else None for name, value in one.values.items()
+            },
+            "rounds": played[text][one.number].rounds,
+            "valid_score": played[text][one.number].score,
+            "valid_loss": played[text][one.number].loss,
+            "outcome": _outcome(played[text][one.number], rungs),
+            "chosen": one is best[text],
+            "redrawn": one.redrawn,
+            "seconds": played[text][one.number].seconds,
+        }
+        for text, trials in settled.items()
+        for one in trials
+    ]
+    said = [_budget_said(bench, rungs), *forced]
+    for text, trials in settled.items():
+        said += _method_said(bench, text, trials, played[text], best[text])
+    built = {text: one.method or bench.built(text, bench.plan.lr) for text, one in best.items()}
+    chosen = {text: (one.text, one.lr) for text, one in best.items()}
+    return Tuned(chosen, built, pl.DataFrame(rows, infer_schema_length=None), tuple(said), rungs)
+
+
+def _best(bench: _Bench, trials: list[Trial], found: Mapping[int, Outcome]) -> Trial:
+    """The best of those that were run for longest; the setting as given if all failed."""
+    sound = [one for one in trials if not found[one.number].failed]
+    longest = max((found[one.number].rounds for one in sound), default=0)
+    ranked = _ranked(bench, (one for one in sound if found[one.number].rounds == longest), found)
+    return ranked[0] if ranked else trials[0]
+
+
+def _outcome(outcome: Outcome, rungs: Sequence[Rung]) -> str:
+    """In a word or a reason: kept to the end, dropped on the way, or what went wrong."""
+    return outcome.failed or ("kept" if outcome.rounds == rungs[-1].rounds else "dropped")
+
+
+def _budget_said(bench: _Bench, rungs: Sequence[Rung]) -> str:
+    total = len(bench.seeds) * sum(rung.trials * rung.rounds for rung in rungs)
+    first, *others = rungs
+    steps = [
+        f"{first.trials} for {first.rounds} rounds",
+        *(f"the best {one.trials} for {one.rounds}" for one in others),
+    ]
+    how = f"halving: {', then '.join(steps)}" if others else "random search"
+    seeds = "" if len(bench.seeds) == 1 else f" with {len(bench.seeds)} seeds"
+    by = f"the mean over clients of the personal valid {bench.model.score}"
+    return f"tuning: each method: {first.trials} trials, {total} rounds ({how}{seeds}); chosen by {by}"
+
+
+def _forced_said(as_given: Mapping[str, Method], rungs: Sequence[Rung], free: Sequence[Rung]) -> list[str]:
+    """Which method is why the rungs are not those that the others alone would get, if one is."""
+    if tuple(rungs) == tuple(free):
+        return []
+    slowest = max(as_given, key=lambda text: least_rounds(as_given[text]))
+    instead = ", ".join(f"{one.trials} for {one.rounds}" for one in free)
+    needs = f"{slowest} needs {least_rounds(as_given[slowest])} rounds or more"
+    return [f"tuning: {needs}, so that no trial of any method is shorter (else: {instead})"]
+
+
+def _method_said(
+    bench: _Bench, text: str, trials: Sequence[Trial], found: Mapping[int, Outcome], best: Trial
+) -> list[str]:
+    given, chosen = found[0], found[best.number]
+    if chosen.failed:
+        lines = [f"{text}: as given, since no trial came to a sound end (as given: {given.failed})"]
+    elif best.number == 0:
+        lines = [f"{text}: as given, lr={said_number(best.lr)} (valid {bench.model.score} {chosen.score:.3f})"]
+    else:
+        options = [f"{name}={said_number(value)}" for name, value in best.values.items()]
+        before = given.failed or f"{given.score:.3f}"
+        when = "" if given.failed or given.rounds == chosen.rounds else f" after {given.rounds} rounds"
+        scores = f"valid {bench.model.score} {chosen.score:.3f}, as given {before}{when}"
+        lines = [f"{text}: {', '.join([*options, f'lr={said_number(best.lr)}'])} ({scores})"]
+    redrawn = sum(one.redrawn for one in trials)
+    lines += [f"{text}: {redrawn} drawn settings were refused and drawn again"] if redrawn else []
+    lost = [f"{one.number} ({found[one.number].failed})" for one in trials if found[one.number].failed]
+    return lines + ([f"{text}: trials that failed: {', '.join(lost)}"] if lost else [])
+
+
+def _mark(bench: _Bench, limits: Settings) -> str:
+    """What trials were made with, as far as it can be told and is not a setting of their own."""
+    optimizer = getattr(bench.plan.optimizer, "__name__", type(bench.plan.optimizer).__name__)
+    plan = f"{bench.plan.epochs} {bench.plan.steps} {bench.plan.batch} {optimizer}"
+    lies = "".join(f", {one.name} {one.share}" for one in attacks_in(limits.channels))
+    said = f"model {bench.named}, seeds {list(bench.seeds)}, cohort {limits.cohort}, plan {plan}, norm {bench.norm}{lies}"
+    return f"{said}, data {bench.federation.fingerprint}"
+
+
+def _fingerprint(model: Model) -> str:
+    """A model without a text, told by its task and the shapes of its weights."""
+    shapes = tree.describe(jax.eval_shape(model.init, jax.random.key(0)))
+    return f"{model.task} {zlib.crc32(shapes.encode()):08x}"
+
+
+def _about(result: Tuned, metric: str) -> dict[str, Any]:
+    """The choice, for a file."""
+    return {
+        "rungs": [rung._asdict() for rung in result.rungs],
+        "metric": metric,
+        "chosen": {text: {"method": now, "lr": lr} for text, (now, lr) in result.chosen.items()},
+        "said": list(result.said),
+    }
