@@ -104,7 +104,7 @@ def test_readme_names_only_what_exists():
 def test_readme_leaderboard_is_that_of_the_default_comparison(tmp_path):
     """Scores of another machine may differ a little; methods and bytes may not."""
     (_, printed), *_ = blocks((ROOT / "README.md").read_text(), "text")
-    rows = [line.split() for line in printed.splitlines() if re.search(r" [01]\.\d\d\d ", line)]
+    rows = [line.split() for line in printed.splitlines() if re.match(r" \S+ +[01]\.\d\d\d ", line)]
 
     subprocess.run(
         [sys.executable, "-m", "plures", "compare", "--out", "study"],
