@@ -43,7 +43,17 @@ def named(paths):
     return [pytest.param(path, id=path.name) for path in paths]
 
 
-@pytest.mark.parametrize("page", named(path for path in PAGES if blocks(path.read_text(), "python")))
+ALWAYS = ("README.md", "quick-start.md", "report.md")
+"""Pages whose Python is run every time; training takes long, so the others are run by `make test-all`."""
+
+WITH_PYTHON = [
+    pytest.param(path, id=path.name, marks=[] if path.name in ALWAYS else [pytest.mark.slow])
+    for path in PAGES
+    if blocks(path.read_text(), "python")
+]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON)
 def test_python_blocks_run(page, page_module):
     for line, text in blocks(page.read_text(), "python"):
         code = compile("\n" * line + text, str(page), "exec", dont_inherit=True)

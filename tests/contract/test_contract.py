@@ -12,7 +12,7 @@ BENCHES: dict[str, Bench] = {}
 
 
 # Most of them share their functions with methods that are checked every time: momentum_clustering, hypcluster, fedavg,
-# mapper, fedrep, fedbn, fedclup, convex_clustering. All are checked by `make test-all`.
+# mapper, lgmix, fedbn, fedclup, convex_clustering. All are checked by `make test-all`.
 SLOW = {
     "agnostic",
     "apfl",
@@ -23,8 +23,10 @@ SLOW = {
     "fedavg|norm",
     "fedavg|split",
     "fedbabu",
+    "federated_clustering",
     "fedper",
     "fedprox",
+    "fedrep",
     "hypcluster_auto",
     "ifca",
     "l2gd",
@@ -35,6 +37,7 @@ SLOW = {
     "pdmm",
     "per_fedavg",
     "pfedme",
+    "scaffold",
     "squared_penalty",
 }
 
