@@ -51,7 +51,7 @@ def test_within_noise_the_cheaper_one_is_the_advice_and_the_better_mean_is_told(
     found = answer(comparison(scores, mb={"local_only": 0.0, "ditto": 1.0, "ifca": 4.0}))
 
     assert (found.advice, found.best) == ("ditto", "ifca")
-    assert found.sentences[1].endswith("ifca scores 0.002 better, which is within noise.")
+    assert found.sentences[1].endswith("ifca scores 0.002 better, which is within noise of it.")
 
 
 def test_at_one_price_one_model_for_all_comes_before_its_personalizations():

@@ -112,8 +112,8 @@ def _second(result: Comparison, name: str, able: Sequence[str], near: Sequence[s
         parts.append("there was nothing else to take")
     elif best != name:
         gap = abs(_row(result, best)["mean"] - row["mean"])
-        more = f" ({_list(near)} too)" if near else ""
-        parts.append(f"{best} scores {_number(gap, result.digits)} better, which is within noise{more}")
+        more = f", as {'is' if len(near) == 1 else 'are'} {_list(near)}" if near else ""
+        parts.append(f"{best} scores {_number(gap, result.digits)} better, which is within noise of it{more}")
     elif near:
         parts.append(f"{_list(near)} {'is' if len(near) == 1 else 'are'} within noise of it")
     else:
