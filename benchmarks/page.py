@@ -4,7 +4,6 @@ Needs chromium and chromedriver. The study is written by hand, as the page does 
 """
 
 import platform
-import shutil
 import statistics
 import sys
 import tempfile
@@ -12,28 +11,17 @@ import time
 from pathlib import Path
 
 import numpy as np
-from selenium import webdriver
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests" / "helpers"))
 
+from browsing import chromium  # noqa: E402
 from studies import write_study  # noqa: E402
 
 from plures._version import __version__  # noqa: E402
 from plures.report.page import write_page  # noqa: E402
 
 METHODS = ("local_only", "fedavg", "ditto", "ifca", "hypcluster", "fedprox", "apfl", "fedavg|finetune")
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-)
 REPEATS = 7
 
 
@@ -44,14 +32,6 @@ def study(folder, number):
     groups = [k % 4 for k in range(number)]
     clusters = dict.fromkeys(("ifca", "hypcluster"), groups)
     return write_study(folder, scores, seeds=(0, 1, 2), groups=groups, unseen=number // 5, clusters=clusters)
-
-
-def browser(folder):
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for flag in (*FLAGS, f"--user-data-dir={folder}", "--window-size=1280,900"):
-        options.add_argument(flag)
-    return webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
 
 
 def loading(page, driver):
@@ -71,7 +51,9 @@ def loading(page, driver):
 def main():
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
-        driver = browser(Path(scratch) / "browser")
+        driver = chromium(Path(scratch) / "browser", size="1280,900")
+        if driver is None:
+            raise SystemExit("needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)")
         version = driver.capabilities["browserVersion"]
         for number in (40, 400, 4000):
             began = time.perf_counter()

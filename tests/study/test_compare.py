@@ -62,6 +62,21 @@ def test_a_method_that_diverged_is_never_the_best():
     }
 
 
+def test_who_knows_the_groups_is_a_ceiling_and_the_best_is_the_best_of_the_others():
+    result = table({"oracle": ALONE + 0.2, "better": ALONE + 0.1, "local_only": ALONE})
+
+    assert verdicts(result) == {"oracle": "knows the groups", "better": "best", "local_only": "behind"}
+
+
+def test_a_pair_is_the_same_from_both_sides():
+    result = table({"one": ALONE + WIGGLE, "other": ALONE})
+
+    here, there = result.pair("one", "other"), result.pair("other", "one")
+
+    assert (there.mean, there.low, there.high, there.p) == (-here.mean, -here.high, -here.low, here.p)
+    assert there.low <= there.high
+
+
 def test_traffic_is_megabytes_per_client():
     assert table({"local_only": ALONE}).leaderboard["mb_per_client"].item() == pytest.approx(1.0)
 

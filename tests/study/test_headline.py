@@ -61,6 +61,13 @@ def test_at_one_price_one_model_for_all_comes_before_its_personalizations():
     assert found.advice == "fedavg"
 
 
+def test_at_one_price_one_model_for_all_comes_before_a_better_mean_within_noise():
+    scores = {"ditto": BASE + 0.002 + WIGGLE, "fedavg": BASE, "local_only": BASE - 0.2}
+    found = answer(comparison(scores, mb={"local_only": 0.0}))
+
+    assert (found.advice, found.best) == ("fedavg", "ditto")
+
+
 def test_training_alone_is_the_advice_where_nothing_is_clearly_better():
     scores = {"local_only": BASE, "fedavg": BASE - 0.3, "ditto": BASE + WIGGLE}
     found = answer(comparison(scores, mb={"local_only": 0.0}))
