@@ -137,8 +137,9 @@ def test_scores_that_are_no_numbers_are_left_blank(tmp_path):
     json.dumps(page, allow_nan=False)
 
 
-def test_a_client_with_too_little_data_is_marked(tmp_path):
-    table = client_table(ALONE).with_columns(pl.Series("train_rows", [1] + [20] * (CLIENTS - 1)))
+@pytest.mark.parametrize(("column", "rows"), [("train_rows", 1), ("valid_rows", 0), ("test_rows", 0)])
+def test_a_client_with_too_little_data_is_marked(tmp_path, column, rows):
+    table = client_table(ALONE).with_columns(pl.Series(column, [rows] + [20] * (CLIENTS - 1)))
     write_run(tmp_path, "fedavg", 0, table)
 
     assert [one["uid"] for one in page_of(read_saved(tmp_path))["clients"] if one["small"]] == [0]
