@@ -36,6 +36,7 @@ def test_methods_are_paired_over_clients_of_both(tmp_path):
     assert found.pairs[0].mean == pytest.approx(0.1)
     assert found.means["fedavg"] == pytest.approx((BASE[:8].mean() + 0.105, BASE[:8].mean() + 0.005))
     assert (found.only_here, found.only_there) == (("ditto",), ("ifca",))
+    assert found.settings == ()  # methods are told apart, not listed as a setting
     assert not found.same
 
 
