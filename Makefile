@@ -25,7 +25,7 @@ demo: $(READY)  ## Compare methods on the embedded federation and write the run 
 	$(BIN)/plures compare --out runs/demo
 
 # Most of the time of the tests is compiling: without optimization it takes a third less, and nothing is compiled twice.
-QUICK := XLA_FLAGS=--xla_backend_optimization_level=0 JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/tests-xla \
+QUICK := XLA_FLAGS=--xla_backend_optimization_level=0 JAX_ENABLE_COMPILATION_CACHE=true JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/tests-xla \
   JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
 test: $(READY)  ## Run the test suite (what CI runs)

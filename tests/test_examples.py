@@ -49,6 +49,7 @@ def test_own_data_tells_hospitals_apart(tmp_path):
     assert float(risks["hill"]) > float(risks["north"]) > float(risks["river"])
 
 
+@pytest.mark.slow
 def test_new_method_beats_both_of_its_parts(tmp_path):
     printed = output_of(tmp_path, EXAMPLES / "new_method.py")
 

@@ -143,6 +143,7 @@ def test_a_variance_that_would_not_stay_positive_falls_to_a_tenth():
     np.testing.assert_allclose(found["var"], [0.2, 0.01])
 
 
+@pytest.mark.slow
 def test_a_study_gives_its_policy_to_methods_that_have_none_and_tells_it(tmp_path):
     federation = worlds.limit_world("clients")
     result = compare(

@@ -143,6 +143,7 @@ def test_a_newcomer_fits_its_own_part_and_a_trained_client_is_served_as_it_is():
     assert float(jnp.abs(new.params["head"]["kernel"] - WEIGHTS.params["head"]["kernel"]).max()) > 1e-3
 
 
+@pytest.mark.slow
 def test_fedrep_moves_the_head_first_and_then_the_body_under_it():
     """Written out: one step of the head at the shared body, then one step of the body at the new head."""
     data, method = client(), fedrep(MODEL, plan=STEP, head_epochs=1)

@@ -156,7 +156,7 @@ def as_toml(values: Mapping[str, Any]) -> str:
 
 def _sections(place: tuple[str, ...], values: Mapping[str, Any]) -> Iterator[str]:
     plain = {name: value for name, value in values.items() if value is not None and not isinstance(value, Mapping)}
-    lines = [f"{_key(name)} = {_value(value)}" for name, value in plain.items()]
+    lines = [f"{_key(name)} = {plain_text(value)}" for name, value in plain.items()]
     if lines and place:
         lines = [f"[{'.'.join(map(_key, place))}]", *lines]
     yield "".join(f"{line}\n" for line in lines)
@@ -174,15 +174,16 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _value(value: Any) -> str:
+def plain_text(value: Any) -> str:
+    """A value as it stands in TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(name)} = {_value(one)}" for name, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(name)} = {plain_text(one)}" for name, one in value.items()) + " }"
     if isinstance(value, Sequence):
-        items = [_value(one) for one in value]
+        items = [plain_text(one) for one in value]
         short = f"[{', '.join(items)}]"
         return short if len(short) <= WIDTH else "[\n" + "".join(f"    {one},\n" for one in items) + "]"
     return repr(value)

@@ -11,7 +11,7 @@ import pytest
 from typed import complaint, plures
 
 from plures import cli, config, registry
-from plures.cli import commands
+from plures.cli import playing
 from plures.contract import check_method
 from plures.study.reproduce import Row
 
@@ -209,7 +209,7 @@ def test_a_full_disk_is_said_in_one_line(monkeypatch, capsys):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(commands, "compare", full)
+    monkeypatch.setattr(playing, "compare", full)
 
     assert plures("compare", *QUICK) == 1
     assert "No space left on device" in complaint(capsys)

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from typed import plures
 
-from plures.cli import commands
+from plures.cli import playing
 from plures.config import read_study
 from plures.errors import UserError
 from plures.registry import METHODS
@@ -50,7 +50,7 @@ def stopped(monkeypatch):
         asked.append((methods, settings))
         raise UserError("stopped here")
 
-    monkeypatch.setattr(commands, "compare", compare)
+    monkeypatch.setattr(playing, "compare", compare)
     return asked
 
 
@@ -115,7 +115,7 @@ def test_the_resolved_study_goes_on_in_its_own_folder_with_other_ways_to_run_it(
 
 
 def test_a_folder_of_another_command_is_not_taken(tmp_path):
-    commands.claim(tmp_path, {"rounds": 3, "command": "decide"})
+    playing.claim(tmp_path, {"rounds": 3, "command": "decide"})
 
     with pytest.raises(UserError, match="holds a study with other settings"):
-        commands.claim(tmp_path, {"rounds": 3})
+        playing.claim(tmp_path, {"rounds": 3})

@@ -11,8 +11,7 @@ TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
 BENCHES: dict[str, Bench] = {}
 
 
-# Most of them share their functions with methods that are checked every time: momentum_clustering, hypcluster, fedavg,
-# mapper, lgmix, fedbn, fedclup, convex_clustering. All are checked by `make test-all`.
+# Most of them share their functions with methods that are checked every time. All are checked by `make test-all`.
 SLOW = {
     "agnostic",
     "apfl",
@@ -42,6 +41,18 @@ SLOW = {
 }
 
 
+# Of these, what needs no other programs than a plain run is checked every time, and the rest by `make test-all`.
+LARGE = {"convex_clustering", "fedavg|mapper", "fedbn", "fedclup", "momentum_clustering"}
+LIGHT = {
+    "idle_clients_keep_their_rows",
+    "planted_groups_stay_hidden",
+    "resumed_equals_uninterrupted",
+    "second_round_does_not_compile",
+    "storage_order_is_not_identity",
+    "unseen_clients_are_served",
+}
+
+
 def marks(name):
     """One worker per subject: its checks share what was compiled."""
     group = pytest.mark.xdist_group(f"contract-{name}")
@@ -56,8 +67,26 @@ def bench(request):
     return BENCHES.setdefault(request.param.name, Bench(request.param))
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+HEAVY = [one for one in CHECKS if one.__name__ not in LIGHT]
+
+
+@pytest.mark.parametrize(
+    "check", [one for one in CHECKS if one.__name__ in LIGHT], ids=lambda check: check.__name__
+)
 def test_every_method_keeps_the_contract(bench, check):
+    check(bench)
+
+
+@pytest.mark.parametrize("check", HEAVY, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("bench", [one for one in SUBJECTS if one.id not in LARGE], indirect=True)
+def test_every_method_keeps_all_of_the_contract(bench, check):
+    check(bench)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", HEAVY, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("bench", [one for one in SUBJECTS if one.id in LARGE], indirect=True)
+def test_large_methods_keep_all_of_the_contract(bench, check):
     check(bench)
 
 

@@ -106,6 +106,7 @@ def test_a_quadratic_on_a_line_without_noise_is_one_row():
     assert [rows_of(world, client)[1].tolist() for client in range(4)] == [[0.0], [20.0]] * 2
 
 
+@pytest.mark.slow
 def test_averaging_noisy_steps_stays_as_near_as_the_formula_says():
     """lr sigma^2 / (n (2 - lr)) with n = 4; 160 draws in 10 dimensions have a standard error of 3.5 %."""
     world = quadratics(num_clients=64, num_groups=16, dim=10)

@@ -123,5 +123,6 @@ def test_loading_an_unknown_name_is_refused():
         data.load("digts")
 
 
+@pytest.mark.slow
 def test_a_world_loads_as_its_federation():
     assert data.load("mean_estimation", num_clients=6, rows=20).count.tolist() == [[20, 0, 0]] * 6

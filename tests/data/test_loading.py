@@ -67,6 +67,7 @@ def test_they_do_not_count_either_when_a_step_keeps_all_clients(table, step):
     assert seen.notes == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["natural:min_rows=1", "iid:num_clients=12"])
 def test_a_note_says_so_where_clients_are_chosen_or_dealt_after_scaling(table, step):
     seen, _ = DataSpec(text=f"{table}|{step}", options=COLUMNS, hold_out=2).load()

@@ -49,6 +49,7 @@ def test_a_resumed_record_is_whole(method, seen, tmp_path):
     assert resumed.num_bytes == whole.num_bytes
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_last_checkpoint_intact(method, seen, tmp_path, monkeypatch):
     run(method, seen, rounds=1, checkpoint=tmp_path, **SETTINGS)
     before = checkpoint.load(tmp_path / "round-00000001", run(method, seen, rounds=1, **PLAIN).state)

@@ -268,6 +268,7 @@ def test_one_array_may_stand_in_two_places_of_the_server_state():
     np.testing.assert_array_equal(result.state.server[1].params["point"], np.zeros(2))
 
 
+@pytest.mark.slow
 def test_phases_draw_from_keys_of_their_own():
     """A main method started anew after a prelude of the same kind has another start."""
     model = mlp((3,), 3, hidden=(4,))

@@ -64,6 +64,7 @@ def test_one_liar_ruins_the_mean_and_not_the_median(name):
     assert not errors(name, "mean").max() < 100.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rule"),
     [

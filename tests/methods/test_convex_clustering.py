@@ -55,6 +55,7 @@ def everyone():
 # The optimum
 
 
+@pytest.mark.slow
 def test_everyone_together_reaches_the_optimum_in_few_rounds(everyone, solved):
     assert abs(excess(HINGE, everyone, solved)) < 1e-6
 
@@ -332,6 +333,7 @@ def test_a_network_is_trained_by_the_steps_of_the_plan():
     assert "fixed-point residual" in said
 
 
+@pytest.mark.slow
 def test_a_client_with_one_class_stays_finite():
     """Without a ridge its loss has no minimum in the bias."""
     x, y = SMALL.x.astype(np.float32), SMALL.y.copy()

@@ -37,6 +37,7 @@ def client_of(federation, name):
     return Data(train=rows, valid=replace(rows, count=0)), x.astype(float), y.astype(float)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 3])
 def test_what_a_client_says_of_the_grid_is_the_likelihood_of_its_rows(which):
     """y ~ N(X c, phi + tau^2 X X'): -2 log density is A + B / phi, up to a constant, for tau^2 = phi / (n lam_i)."""
@@ -164,6 +165,7 @@ def test_a_convolutional_network_can_give_statistics():
     assert float(told.time) == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_lam_does_not_outrun_the_plan_and_the_pace_makes_up_for_the_lag():
     """All clients alike: lam would be large, and ends at 1 / (4 T)."""
     plan = Plan(epochs=20, batch=None, lr=0.1)

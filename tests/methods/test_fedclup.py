@@ -147,6 +147,7 @@ def valid_world():
     return from_arrays(x, y, who, shares=(0.4, 0.6, 0.0), task="regression", title="alike")
 
 
+@pytest.mark.slow
 def test_valid_rows_choose_among_lams_side_by_side():
     result = run(fedclup(MODEL, lam="valid", num_lams=3), valid_world(), rounds=30, executor="vectorized")
     server = result.state.server

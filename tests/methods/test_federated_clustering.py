@@ -93,6 +93,7 @@ def test_every_client_is_in_one_group_and_groups_are_of_even_size():
     assert not np.array_equal(again.members, members)
 
 
+@pytest.mark.slow
 def test_inside_groups_only_members_count():
     result = run(fc(groups=2, block=1), WORLD.federation, rounds=1)
 
@@ -219,6 +220,7 @@ def lying(value):
     return Attack(name="lying", share=1 / 3, members=lambda uids: (uids == 1) | (uids == 4), forge=forge)
 
 
+@pytest.mark.slow
 def test_attacks_outside_the_ball_leave_the_same_bits():
     honest = [0, 2, 3, 5]
     found = [
@@ -231,6 +233,7 @@ def test_attacks_outside_the_ball_leave_the_same_bits():
     assert np.isfinite(found[0]).all()
 
 
+@pytest.mark.slow
 def test_a_liar_may_tell_every_receiver_another_thing():
     """Client 0 says to each receiver r that its slope is (r, r): the ball holds exactly these two."""
 
@@ -268,6 +271,7 @@ def test_the_model_of_who_is_absent_stays():
     np.testing.assert_allclose(points(result)[there], np.tile(0.5 * MEANS[there].mean(0), (2, 1)), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_newcomers_take_the_best_of_the_largest_clusters():
     clusters = linear_clusters(num_clients=12, num_groups=3)
     seen, unseen = clusters.federation.hold_out(num_clients=3)

@@ -64,6 +64,7 @@ def test_without_a_share_for_the_own_update_it_is_fedavg_bit_for_bit():
         close(tree.at(ours.private.weights.stats, row), shared.stats)
 
 
+@pytest.mark.slow
 def test_with_the_own_update_alone_every_client_trains_alone_and_the_shared_model_is_their_mean():
     ours, alone = played(lgmix(NORMED, plan=PLAN, lam=1.0)), played(local_only(NORMED, plan=PLAN))
 
@@ -71,6 +72,7 @@ def test_with_the_own_update_alone_every_client_trains_alone_and_the_shared_mode
     close(ours.server.shared, mean_of(ours.private.weights))
 
 
+@pytest.mark.slow
 def test_with_one_share_for_all_the_mean_of_the_models_is_the_shared_one_and_with_several_it_is_not():
     equal = played(lgmix(NORMED, plan=PLAN, lam=0.3))
     own = played(lgmix(NORMED, plan=PLAN))
@@ -81,6 +83,7 @@ def test_with_one_share_for_all_the_mean_of_the_models_is_the_shared_one_and_wit
     assert np.ptp(np.asarray(own.private.mixing.lam)) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_share_is_a_half_where_both_models_are_equal():
     """Same mode, same rows: exactly; and strictly between 0 and 1 later."""
     full = Plan(steps=1, batch=None, lr=0.2)
@@ -127,6 +130,7 @@ def _named(stats):
     return list(zip(tree.paths(stats), jax.tree.leaves(stats), strict=True))
 
 
+@pytest.mark.slow
 def test_the_published_setting_is_the_published_rule():
     """Two rounds written out: centered covariance, least eigenvalue dropped, mixed modes, running mean, updates mixed."""
     plan = Plan(steps=1, batch=None, lr=0.2)
@@ -232,6 +236,7 @@ def test_valid_rows_choose_the_update_that_helps_them():
     assert float(together.mixing.lam[0]) == 0.0
 
 
+@pytest.mark.slow
 def test_an_absent_client_skips_what_it_misses_or_takes_it_when_it_returns():
     """Without a share for the own update, who comes back and applies is where everyone is; who skips is not."""
     settings = {"cohort": 2, "rounds": 5}

@@ -54,11 +54,13 @@ def groups_found(result):
     return {(row["group"], row["cluster"]) for row in table.iter_rows(named=True)}
 
 
+@pytest.mark.slow
 def test_planted_clusters_are_found(audited):
     assert len(groups_found(audited)) == 3
     assert len({cluster for _, cluster in groups_found(audited)}) == 3
 
 
+@pytest.mark.slow
 def test_an_audit_costs_one_turn_more_for_every_cluster(audited):
     # Rounds 4 and 7 (the first is round 0) have audits of three turns.
     assert audited.state.turns.tolist() == [7 + 2 * 3] * 12
@@ -76,6 +78,7 @@ def test_an_audit_puts_a_client_back_where_it_belongs(audited):
     np.testing.assert_array_equal(result.state.server.label, label)
 
 
+@pytest.mark.slow
 def test_who_is_moved_by_an_audit_forgets_its_momentum():
     """Slopes at model k are 0 for its cluster and far away for the others; client 5 is in the wrong one."""
     method = mc(audit=3)
@@ -128,6 +131,7 @@ def test_liars_far_away_change_nothing_but_who_is_there():
         assert all(row["personal_test_loss"] < 2.0 for row in table if row["uid"] in honest)
 
 
+@pytest.mark.slow
 def test_first_centers_cover_the_clusters_and_not_the_liars():
     """Four tight clusters of five, and five liars far apart from everybody: no center is a liar's."""
     rng = np.random.default_rng(0)

@@ -70,6 +70,7 @@ def test_the_printed_algorithm_with_all_blocks_reaches_it_too(least):
     assert abs(excess(found, least)) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "error"), [({"edges": 0.5}, 4e-6), ({"multipliers": 0.2}, 1e-3)])
 def test_the_printed_algorithm_ends_elsewhere_once_multipliers_are_not_opposite(least, options, error):
     """At models that obey all constraints and stand still, and are not optimal: (16) leaves out the (j, i) terms."""
@@ -126,6 +127,7 @@ def test_a_step_is_the_one_of_the_formulas(server):
     np.testing.assert_allclose(after.aims, total / (11 * rho), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_client_whose_upload_is_lost_counts_as_one_that_was_not_asked(server):
     """tau depends on how many take part: six of twelve, whether the others are missing or have weight 0."""
     method = pdmm(HINGE.model, alpha=ALPHA)

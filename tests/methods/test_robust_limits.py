@@ -55,6 +55,7 @@ def test_slopes_at_different_models_lead_astray(line):
     np.testing.assert_allclose(found[1::2], 17.509, atol=5e-4)
 
 
+@pytest.mark.slow
 def test_slopes_at_one_model_lead_to_the_optima(line):
     world, first = line
     method = started(federated_clustering(world.model, plan=STEP, radius=5.0), first)

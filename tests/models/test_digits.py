@@ -125,6 +125,7 @@ def test_a_convolution_is_the_librarys_with_zeros_all_around(channels):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_features_start_with_the_variance_of_a_rectified_normal():
     """Behind batch norm of gain 1 and a ReLU: var max(z, 0) = 1/2 - 1 / (2 pi) for each of the features."""
     model = digits_cnn_small((8, 8), 2, widths=(4, 4, 4, 64, 64))
@@ -135,6 +136,7 @@ def test_features_start_with_the_variance_of_a_rectified_normal():
     np.testing.assert_allclose(features.var(0).sum(), 64 * (0.5 - 0.5 / np.pi), rtol=0.05)
 
 
+@pytest.mark.slow
 def test_a_model_per_client_trains_as_each_alone():
     clients = tree.stack([WEIGHTS, TINY.init(root(5))])
     keys, xs, masks = jax.random.split(root(2), 2), jnp.stack([X, -X]), jnp.stack([SOME, ~SOME])

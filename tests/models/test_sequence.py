@@ -32,6 +32,7 @@ def test_forward_pass_is_embed_concatenate_dense_relu_dense():
     np.testing.assert_allclose(model.apply(Weights(params), x), [[[102.0, 102.5], [21.0, 25.5], [12.0, 12.5]]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [char_mlp, char_gru])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_what_comes_later_does_not_matter(place, make):

@@ -181,6 +181,7 @@ def fine_tuned(plan):
     return served(finetune(base, epochs=2, select=False), first, ragged("regression"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "plan"),
     [

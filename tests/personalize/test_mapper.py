@@ -426,6 +426,7 @@ def test_counts_of_no_rows_are_the_common_model():
 TEXT = char_mlp((6,), 5, context=2, dim=2, hidden=4)
 
 
+@pytest.mark.slow
 def test_texts_are_mixed_at_every_position():
     """The chances of both models are mixed for each character, and each label has evidence of its own."""
     x = jax.random.randint(KEY, (7, 6), 0, 5)

@@ -96,6 +96,7 @@ def test_guard_serves_whichever_wins_on_valid_rows(valid, expected):
     assert served_point(method, 0.0, data_of([1.0], valid)) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_guard_never_loses_to_the_common_model_on_valid_rows():
     seen, unseen = worlds.awkward()
 
@@ -122,6 +123,7 @@ def test_a_split_upload_holds_no_private_leaf():
     assert all((new != old).any() for new, old in zip(kept.own, private.own, strict=True))
 
 
+@pytest.mark.slow
 def test_split_averages_the_body_and_keeps_heads_apart():
     model = mlp((3,), 3, hidden=(4,))
     seen, _ = worlds.awkward()

@@ -51,6 +51,7 @@ def test_corrected_reaches_the_optimum_from_any_duals(clients, best):
     assert off(run, best) < 1e-7
 
 
+@pytest.mark.slow
 def test_corrected_reaches_the_optimum_with_a_fifth_of_the_blocks(clients, best):
     turns = random_turns(jax.random.key(0), 12, len(GRAPH), share=0.2)
 

@@ -230,6 +230,7 @@ def some_pictures():
     return mnist.Pictures(x, y, test_x, test_y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digits", [3, 10])
 def test_clients_have_their_digits_in_every_split_and_no_row_twice(digits):
     source = some_pictures()

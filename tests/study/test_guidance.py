@@ -264,6 +264,7 @@ def runs_of(world, methods):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["vectorized", "chunked:3", "one_by_one"])
 def test_row_losses_average_to_the_scores(executor):
     seen, unseen = worlds.awkward()
@@ -302,6 +303,7 @@ def clustered():
     return world, runs_of(world, methods)
 
 
+@pytest.mark.slow
 def test_a_clustered_world_is_decided_for_clusters(clustered):
     result = decide(clustered[1])
 

@@ -62,6 +62,7 @@ def test_those_that_follow_come_after_their_leader():
     assert all(order.index(way.follows) < order.index(name) for name, way in cells.WAYS.items() if way.follows)
 
 
+@pytest.mark.slow
 def test_valid_rows_of_the_first_seed_choose_and_test_rows_do_not(monkeypatch):
     """The setting that is best on test rows is worst on valid ones."""
     part = cells.shifted(18, seeds=(0, 1), lrs=(0.1, 0.2), methods=(LGMIX, HALF))
@@ -101,6 +102,7 @@ def test_known_cells_are_not_played_and_their_choice_is_followed(monkeypatch, tm
     assert len((tmp_path / "cells.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_a_run_tells_every_client_in_the_order_of_domains():
     part = cells.shifted(6, rounds=2, every=1)
     federation = load(part.data.format(seed=3))

@@ -47,6 +47,7 @@ def by_hand(world, starts, owners, lr, rounds, momentum=0.9):
     return np.linalg.norm(w - world.truth, axis=1).mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "owners", "momentum"),
     [

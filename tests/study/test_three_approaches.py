@@ -55,6 +55,7 @@ def trained():
     return world.federation, base, run(base, world.federation, rounds=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [mapper, lambda base: finetune(base, epochs=2)], ids=["closing", "serving"])
 def test_following_a_run_equals_running_from_the_start(trained, wrap):
     federation, base, done = trained

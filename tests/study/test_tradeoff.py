@@ -23,6 +23,7 @@ RUNNING = {"rounds": 4, "seeds": (0,), "model": "logistic", "executor": "vectori
 PLAN = Plan(epochs=2, batch=None, lr=0.3)
 
 
+@pytest.mark.slow
 def test_rounds_that_report_no_steps_are_counted_as_silent(swept, tmp_path):
     """Without the reports of its first two rounds Ditto's count begins with the third; without any it is unknown."""
     sweep, _, out = swept

@@ -277,6 +277,7 @@ def spoiled(federation):
     return replace(federation, x=x, y=y)
 
 
+@pytest.mark.slow
 def test_the_choice_is_the_same_whatever_the_test_rows_say():
     first, second = (tune(["fedavg"], one, **QUICK, trials=2) for one in (WORLD, spoiled(WORLD)))
 

@@ -14,9 +14,11 @@ from plures.cli.data import say
 from plures.errors import BadValue
 from plures.report.results import CLIENT_LEGEND, client_table, difference_table, settings_table
 from plures.report.terminal import LEGEND, leaderboard
+from plures.report.variants import variants_table, write_variants_page
 from plures.study.differing import differ
 from plures.study.headline import answer
 from plures.study.saved import Saved, read_saved
+from plures.study.variants import is_varied, read_variants
 
 console = Console()
 Folder = Annotated[Path, typer.Argument(help="A folder that plures compare or plures run wrote.")]
@@ -30,12 +32,15 @@ def report_command(
     browse: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Write the report page of a study: one HTML file with everything in it."""
-    saved = read_saved(folder)
     if out is not None and out.is_dir():
         raise BadValue("out", str(out), "a file, such as report.html")
-    path = write_report(saved, out)
-    tell_answer(saved)
-    say(f"page: {path}")
+    if is_varied(folder):
+        path = tell_variants(folder, out)
+    else:
+        saved = read_saved(folder)
+        path = write_report(saved, out)
+        tell_answer(saved)
+        say(f"page: {path}")
     if browse:
         webbrowser.open(path.resolve().as_uri())
 
@@ -45,6 +50,9 @@ def show_command(
     client: Annotated[str | None, typer.Option(help="A client by uid or name; none shows the leaderboard.")] = None,
 ) -> None:
     """Show a study's leaderboard, or what one client gets from every method."""
+    if client is None and is_varied(folder):
+        tell_variants(folder)
+        return
     saved = read_saved(folder)
     if client is None:
         console.print(leaderboard(saved.result, width=console.width))
@@ -73,6 +81,21 @@ def diff_command(
         say("every client scores the same in both")
     for saved in (one, other):
         tell_missing(saved)
+
+
+def tell_variants(folder: Path, out: Path | None = None) -> Path:
+    """Print what to take in each of several studies, and write their table and their page."""
+    found = read_variants(folder)
+    found.table.write_csv(folder / "variants.csv")
+    found.table.write_parquet(folder / "variants.parquet")
+    console.print(variants_table(found))
+    for sentence in found.sentences:
+        say(sentence)
+    for line in found.missing:
+        say(f"note: {line}", style="yellow")
+    path = write_variants_page(found, out)
+    say(f"page: {path}")
+    return path
 
 
 def keep_command(out: Path, given: object) -> None:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plures.cli.data import say, tell_notes
+from plures.cli.playing import claim, fresh_folder, noted
 from plures.cli.studies import study_of, takes_study
 from plures.config import Study
 from plures.data import Federation
@@ -123,9 +124,6 @@ def _sweep(study: Study, seen: Federation, swept: Mapping[str, Any], budget: Bud
 
 def play_tradeoff(study: Study, sweep: Sweep, out: Path | None, swept: Mapping[str, Any]) -> None:
     """Run a sweep into a folder, print the table and the sentences, and draw it."""
-    # These stand beside the commands, which are built from this one.
-    from plures.cli.commands import claim, fresh_folder, noted
-
     folder = out or fresh_folder("tradeoff")
     resolved = {**study.model_dump(mode="json"), "command": "tradeoff", "option": swept["option"]}
     claim(folder, resolved)

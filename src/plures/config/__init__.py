@@ -5,5 +5,9 @@ from plures.config.parts import DataPart, PlanPart, TunePart
 from plures.config.reading import make_study, read_source, read_study
 from plures.config.source import Source
 from plures.config.study import Study
+from plures.config.vary import VARY, Variant, make_variants
 
-__all__ = ["ALL", "DataPart", "PlanPart", "Source", "Study", "TunePart", "make_study", "read_source", "read_study"]
+__all__ = [
+    "ALL", "DataPart", "PlanPart", "Source", "Study", "TunePart", "VARY", "Variant",
+    "make_study", "make_variants", "read_source", "read_study",
+]  # fmt: skip

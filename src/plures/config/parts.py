@@ -110,7 +110,7 @@ class TunePart(Part):
     def _without_tables(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        found = list(_flat(given))
+        found = list(flat(given))
         twice = [name for number, (name, _) in enumerate(found) if name in dict(found[:number])]
         if twice:
             raise ValueError(
@@ -119,10 +119,10 @@ class TunePart(Part):
         return dict(found)
 
 
-def _flat(given: Mapping[str, Any], owner: str = "") -> Iterator[tuple[str, Any]]:
-    """Ranges by their names: without quotes, ``ditto.lam`` in TOML is a table in a table."""
+def flat(given: Mapping[str, Any], owner: str = "") -> Iterator[tuple[str, Any]]:
+    """Values by their names: without quotes, ``ditto.lam`` in TOML is a table in a table."""
     for name, value in given.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{owner}{name}.")
+            yield from flat(value, f"{owner}{name}.")
         else:
             yield f"{owner}{name}", value

@@ -19,6 +19,19 @@ class Mistake:
     error: UserError
 
 
+class Refused(BadFile):
+    """A study that is refused: (line, text) of each mistake, line 0 where the file does not have the setting."""
+
+    def __init__(self, where: str, said: Iterable[tuple[int, str]]) -> None:
+        self.said = sorted(set(said))
+        ordered = [(f"line {line}" if line else "by default", text) for line, text in self.said]
+        if len(ordered) == 1:
+            super().__init__(f"{where}, {ordered[0][0]}: {ordered[0][1]}")
+            return
+        lines = "".join(f"\n  {line}: {text}" for line, text in ordered)
+        super().__init__(f"{where} has {len(ordered)} mistakes:{lines}")
+
+
 @dataclass(frozen=True)
 class Source:
     """Where a study was read: the file's name, its values as they stand there, and the line of each."""
@@ -31,14 +44,9 @@ class Source:
         """The line of a mistake; 0 where the file does not have the setting."""
         return line_of(known_place(self.values, mistake.place), self.lines) or 0
 
-    def refusal(self, mistakes: Iterable[Mistake]) -> BadFile:
+    def refusal(self, mistakes: Iterable[Mistake]) -> Refused:
         """All mistakes in one error, in the order of their lines."""
-        said = dict.fromkeys((self.line(one), str(one.error)) for one in mistakes)
-        ordered = [(f"line {line}" if line else "by default", text) for line, text in sorted(said)]
-        if len(ordered) == 1:
-            return BadFile(f"{self.where}, {ordered[0][0]}: {ordered[0][1]}")
-        lines = "".join(f"\n  {line}: {text}" for line, text in ordered)
-        return BadFile(f"{self.where} has {len(ordered)} mistakes:{lines}")
+        return Refused(self.where, ((self.line(one), str(one.error)) for one in mistakes))
 
 
 def known_place(values: Mapping[str, Any], place: Place) -> Place:

@@ -185,6 +185,16 @@ class Runner:
 
     def traffic(self, method: Method) -> Traffic:
         """Bytes of each message of one client."""
+        if method not in self._traffic:
+            self._traffic[method] = self._traffic_of(method)
+        return self._traffic[method]
+
+    @cached_property
+    def _traffic(self) -> dict[Method, Traffic]:
+        """What was found before: a method is traced for it, which takes longer than a small round."""
+        return {}
+
+    def _traffic_of(self, method: Method) -> Traffic:
         server = self._server_shape(method)
         place = tree.at(self.places, 0)
         both = (rows(self.layout, self.arrays, place, TRAIN), rows(self.layout, self.arrays, place, VALID))

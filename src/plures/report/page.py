@@ -32,30 +32,31 @@ def page_text(page: dict[str, Any]) -> str:
     # Inside a script any tag or comment in a text would be read by the browser.
     data = json.dumps(page, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     first, second = page["answer"]["sentences"]
-    return Template(_asset("page.html")).substitute(
+    return Template(asset("page.html")).substitute(
         title=escape(page["title"]),
         subtitle=escape(page["subtitle"]),
         first=escape(first),
         second=escape(second),
-        missing=_missing(page["missing"]),
+        missing=missing_list(page["missing"]),
         metric=escape(page["metric"]),
         command=escape(page["command"]),
         version=__version__,
-        style=_asset("page.css"),
-        script="\n".join(map(_asset, SCRIPTS)),
+        style=asset("page.css"),
+        script="\n".join(map(asset, SCRIPTS)),
         plotly=_plotly(),
         data=data,
     )
 
 
-def _missing(lines: Sequence[str]) -> str:
+def missing_list(lines: Sequence[str]) -> str:
     """What is not on the page, in plain sight."""
     if not lines:
         return ""
     return '<ul class="missing">' + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file that pages are made of."""
     return (files("plures.report") / "assets" / name).read_text(encoding="utf-8")
 
 

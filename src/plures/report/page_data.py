@@ -50,7 +50,7 @@ def page_of(saved: Saved) -> dict[str, Any]:
         "metric": result.metric,
         "digits": result.digits,
         "higher_is_better": result.higher_is_better,
-        "methods": [_method(name, result) for name in names],
+        "methods": [method_look(name, result.methods) for name in names],
         "leaderboard": [_plain(row) for row in result.leaderboard.drop("seconds").to_dicts()],
         "pairs": [_plain({**vars(pair), "clear": pair.clear}) for pair in result.pairs],
         "clients": _clients(result, names),
@@ -91,16 +91,16 @@ def _subtitle(saved: Saved) -> str:
     return " · ".join(parts)
 
 
-def _method(name: str, result: Comparison) -> dict[str, Any]:
-    """How a method looks everywhere on the page, and what it is."""
-    others = [one for one in result.methods if one != ALONE and not knows_groups(one)]
+def method_look(name: str, methods: Sequence[str]) -> dict[str, Any]:
+    """How one of several methods looks everywhere on the page, and what it is."""
+    others = [one for one in methods if one != ALONE and not knows_groups(one)]
     place = others.index(name) if name in others else 0
     fixed = ALONE_COLOR if name == ALONE else ORACLE_COLOR if knows_groups(name) else None
     entries = _entries(name)
     return {
         "name": name,
         "color": fixed or COLORS[place % len(COLORS)],
-        "symbol": SYMBOLS[result.methods.index(name) % len(SYMBOLS)],
+        "symbol": SYMBOLS[methods.index(name) % len(SYMBOLS)],
         "dash": DASHES[place // len(COLORS) % len(DASHES)],
         "title": ", ".join(entry.title for entry in entries),
         "summary": " ".join(entry.summary for entry in entries),

@@ -19,6 +19,8 @@ from plures.study.statistics import bootstrap, gini, over_seeds, share_worse, we
 ALONE, GLOBAL = "local_only", "fedavg"
 """The two ends that every method is held against: no collaboration, and one model for all."""
 
+KNOWING = "knows the groups"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -173,7 +175,7 @@ def _word(name: str, best: str, pair: Pair | None, *, diverged: bool, scored: bo
     if name == best:
         return "best"
     if knows_groups(name):
-        return "knows the groups"
+        return KNOWING
     return "unknown" if pair is None else "behind" if pair.clear else "within noise"
 
 

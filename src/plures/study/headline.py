@@ -45,11 +45,18 @@ def answer(result: Comparison) -> Answer:
     able = [name for name in sound if not knows_groups(name)]
     if not able:
         return Answer("", "", (), _nothing(board, sound))
-    unbeaten = [name for name in able if not any(_beats(result, other, name) for other in able)]
-    advice = _cheapest(unbeaten, {name: row["mb_per_client"] or 0.0 for name, row in board.items()})
+    price = {name: row["mb_per_client"] or 0.0 for name, row in board.items()}
+    advice = cheapest(unbeaten(result), price)
     near = tuple(name for name in able if name not in (advice, able[0]) and not _clear(result, advice, name))
     first = _first(result, advice, able)
     return Answer(advice, able[0], near, (first, _second(result, advice, able, near)))
+
+
+def unbeaten(result: Comparison) -> list[str]:
+    """Methods that no other one clearly beats, in the order of their means; without those that read the planted groups."""
+    rows = result.leaderboard.filter(~pl.col("against_best").is_in(UNSOUND))
+    able = [name for name in rows["method"] if not knows_groups(name)]
+    return [name for name in able if not any(_beats(result, other, name) for other in able)]
 
 
 def _nothing(board: Mapping[str, Mapping[str, Any]], sound: Sequence[str]) -> tuple[str, str]:
@@ -57,7 +64,7 @@ def _nothing(board: Mapping[str, Mapping[str, Any]], sound: Sequence[str]) -> tu
     words = {row["against_best"] for row in board.values()}
     if "no scores" in words and "diverged" not in words:
         return "No method can be advised: there are no test scores.", "Split the data with a test share."
-    but = f" but {_list(sound)}, which no real client is told" if sound else ""
+    but = f" but {listed(sound)}, which no real client is told" if sound else ""
     return f"No method gave a model that can be used{but}: the others diverged.", "Try a smaller step size."
 
 
@@ -72,7 +79,7 @@ def _beats(result: Comparison, one: str, other: str) -> bool:
     return pair is not None and pair.clear and (pair.mean > 0) == result.higher_is_better
 
 
-def _cheapest(names: Sequence[str], price: dict[str, float]) -> str:
+def cheapest(names: Sequence[str], price: dict[str, float]) -> str:
     """The cheapest of methods in the order of their means."""
     least = min(price[name] for name in names)
     able = [name for name in names if price[name] <= SAME_PRICE * least]
@@ -112,10 +119,10 @@ def _second(result: Comparison, name: str, able: Sequence[str], near: Sequence[s
         parts.append("there was nothing else to take")
     elif best != name:
         gap = abs(_row(result, best)["mean"] - row["mean"])
-        more = f", as {'is' if len(near) == 1 else 'are'} {_list(near)}" if near else ""
+        more = f", as {'is' if len(near) == 1 else 'are'} {listed(near)}" if near else ""
         parts.append(f"{best} scores {_number(gap, result.digits)} better, which is within noise of it{more}")
     elif near:
-        parts.append(f"{_list(near)} {'is' if len(near) == 1 else 'are'} within noise of it")
+        parts.append(f"{listed(near)} {'is' if len(near) == 1 else 'are'} within noise of it")
     else:
         parts.append("every other method that could be used is clearly worse")
     text = "; ".join(parts)
@@ -126,10 +133,10 @@ def _row(result: Comparison, name: str) -> dict[str, Any]:
     return result.leaderboard.filter(pl.col("method") == name).row(0, named=True)
 
 
-def _list(names: Sequence[str], most: int = 3) -> str:
+def listed(names: Sequence[str], most: int = 3) -> str:
     """Some names; how many more, where they are many.
 
-    >>> _list(["a"]), _list(["a", "b"]), _list(["a", "b", "c", "d"])
+    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c", "d"])
     ('a', 'a and b', 'a, b, c and 1 more')
     """
     shown = list(names[:most])

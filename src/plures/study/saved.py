@@ -18,6 +18,9 @@ from plures.errors import BadFile
 from plures.study.comparison import Comparison, honest_of
 from plures.study.folder import Kept, label_of, labeled, newcomers_of, read_kept, run_folder
 
+INDEX = "variants.json"
+"""In a folder that holds several studies from one file: which they are."""
+
 Run = tuple[str, int]
 """(label of the method, seed)"""
 
@@ -47,6 +50,7 @@ def read_saved(folder: str | Path) -> Saved:
     folder = Path(folder)
     if not folder.is_dir():
         raise BadFile(f"there is no folder {folder}; give one that plures compare or plures run wrote")
+    check_single(folder)
     missing: list[str] = []
     study = _settings(folder, "study.json", missing)
     if study.get("command"):
@@ -77,6 +81,13 @@ def read_saved(folder: str | Path) -> Saved:
         missing=tuple(missing),
         command=_command(folder),
     )
+
+
+def check_single(folder: Path) -> None:
+    """Refuse a folder that holds several studies."""
+    if (folder / INDEX).exists():
+        names = sorted(one.name for one in folder.iterdir() if (one / "study.json").exists())
+        raise BadFile(f"{folder} holds several studies; name one of them: {', '.join(names) or 'none has begun'}")
 
 
 def _settings(folder: Path, name: str, missing: list[str]) -> dict[str, Any]:

@@ -53,6 +53,7 @@ def bits(federation):
     return [part.tobytes() for part in (federation.x, federation.y, federation.start, federation.count)]
 
 
+@pytest.mark.slow
 @every_dealer
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_every_example_is_there_once_with_its_label(dealer, seed):

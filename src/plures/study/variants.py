@@ -1,0 +1,147 @@
+"""Several studies from one file, read back together: which method serves in all of them, and which in each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from plures.errors import BadFile
+from plures.study.fronts import counted
+from plures.study.headline import Answer, answer, cheapest, listed, unbeaten
+from plures.study.saved import INDEX, Saved, read_saved
+
+
+@dataclass(frozen=True)
+class Variants:
+    """The studies that can be read, by label, in the order of the file; ``missing`` says what cannot be shown."""
+
+    folder: Path
+    studies: Mapping[str, Saved]
+    varied: Mapping[str, Mapping[str, Any]]
+    missing: tuple[str, ...] = ()
+
+    @cached_property
+    def answers(self) -> dict[str, Answer]:
+        """What to take in each of them."""
+        return {label: answer(one.result) for label, one in self.studies.items()}
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """The methods of all of them, as given."""
+        return list(dict.fromkeys(name for one in self.studies.values() for name in one.result.methods))
+
+    @cached_property
+    def table(self) -> pl.DataFrame:
+        """A row per (variant, method): its row of the leaderboard, and whether it is unbeaten and the advice there."""
+        parts = []
+        for label, one in self.studies.items():
+            best = unbeaten(one.result)
+            parts.append(
+                one.result.leaderboard.select(
+                    pl.lit(label).alias("variant"),
+                    pl.lit(one.result.metric).alias("metric"),
+                    pl.all(),
+                    pl.col("method").is_in(best).alias("unbeaten"),
+                    (pl.col("method") == self.answers[label].advice).alias("advice"),
+                )
+            )
+        return pl.concat(parts, how="diagonal_relaxed")
+
+    @cached_property
+    def everywhere(self) -> str:
+        """The cheapest method that no other one clearly beats in any of the studies; empty if there is none."""
+        best = [unbeaten(one.result) for one in self.studies.values()]
+        common = [name for name in best[0] if all(name in others for others in best[1:])]
+        if not common:
+            return ""
+        price = self.table.group_by("method").agg(pl.col("mb_per_client").mean())
+        prices = {name: mb or 0.0 for name, mb in price.iter_rows()}
+        return cheapest(common, prices)
+
+    @cached_property
+    def sentences(self) -> tuple[str, str]:
+        """What to take, in two sentences."""
+        if not any(one.advice for one in self.answers.values()):
+            return "No method can be advised in any of these studies.", "Look at each of them for the reason."
+        total = counted(len(self.studies), "variant")
+        if not self.everywhere:
+            each = "; ".join(f"{name} in {_some(labels)}" for name, labels in self._by_advice.items())
+            return f"No method is unbeaten in all {total}.", f"Take {each}."
+        first = f"Use {self.everywhere}: no other method clearly beats it in any of {total}."
+        others = {name: labels for name, labels in self._by_advice.items() if name != self.everywhere}
+        said = listed([f"{len(labels)} would advise {name}" for name, labels in others.items()]) if others else ""
+        alone = f"looked at alone, {said}" if others else "it is the cheapest such method in each"
+        return first, f"{self._range(self.everywhere)}; {alone}."
+
+    @cached_property
+    def _by_advice(self) -> dict[str, list[str]]:
+        """The variants that each advice is for, the most frequent first."""
+        labels: dict[str, list[str]] = {}
+        for label, one in self.answers.items():
+            labels.setdefault(one.advice or "nothing", []).append(label)
+        return dict(sorted(labels.items(), key=lambda one: -len(one[1])))
+
+    def _range(self, method: str) -> str:
+        """Between which means a method ends, and where."""
+        rows = self.table.filter(pl.col("method") == method, pl.col("mean").is_not_null()).sort("mean")
+        if rows["metric"].n_unique() > 1 or rows.height < 2:
+            return "Its scores are in the table"
+        digits = max(one.result.digits for one in self.studies.values())
+        low, high = (rows.row(place, named=True) for place in (0, -1))
+        ends = [f"{row['mean']:.{digits}f} ({row['variant']})" for row in (low, high)]
+        return f"Its mean test {low['metric']} is {ends[0]} to {ends[1]}"
+
+
+def _some(labels: Sequence[str], most: int = 3) -> str:
+    """Some labels, which may have commas of their own.
+
+    >>> _some(["a, b", "a, c"]), _some(list("abcd"))
+    ('a, b / a, c', 'a / b / c and 1 more')
+    """
+    more = f" and {len(labels) - most} more" if len(labels) > most else ""
+    return " / ".join(labels[:most]) + more
+
+
+def write_index(folder: Path, variants: Sequence[tuple[str, str, Mapping[str, Any]]]) -> None:
+    """Keep the (label, folder, what is varied) of all studies beside them."""
+    rows = [{"label": label, "folder": name, "varied": dict(varied)} for label, name, varied in variants]
+    (folder / INDEX).write_text(json.dumps({"variants": rows}, indent=2))
+
+
+def is_varied(folder: str | Path) -> bool:
+    """Whether a folder holds several studies from one file."""
+    return (Path(folder) / INDEX).exists()
+
+
+def read_index(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
+    """{label: (folder, what is varied)} of all studies."""
+    try:
+        rows = json.loads((folder / INDEX).read_text())["variants"]
+        return {str(row["label"]): (str(row["folder"]), dict(row["varied"])) for row in rows}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise BadFile(
+            f"{folder / INDEX} is damaged: {error}; each of the studies beside it can still be read"
+        ) from error
+
+
+def read_variants(folder: str | Path) -> Variants:
+    """The studies in a folder that a file with ``[vary]`` made; those that cannot be read are said to be missing."""
+    folder = Path(folder)
+    studies, missing = dict[str, Saved](), list[str]()
+    index = read_index(folder)
+    for label, (name, _) in index.items():
+        try:
+            studies[label] = read_saved(folder / name)
+        except BadFile as error:
+            missing.append(f"{label}: {error}")
+        else:
+            missing += [f"{label}: {line}" for line in studies[label].missing]
+    if not studies:
+        raise BadFile(f"{folder} holds no finished run; go on with: plures resume {folder}")
+    return Variants(folder, studies, {label: varied for label, (_, varied) in index.items()}, tuple(missing))
