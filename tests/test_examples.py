@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from plures.config import make_variants, read_source
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -26,7 +28,7 @@ def output_of(folder: Path, *words: object) -> str:
 
 
 def test_every_example_is_tested_here():
-    tested = {"compare_digits.py", "new_method.py", "own_data.py", "study.toml"}
+    tested = {"compare_digits.py", "new_method.py", "own_data.py", "several.toml", "study.toml"}
 
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == tested
 
@@ -55,6 +57,14 @@ def test_new_method_beats_both_of_its_parts(tmp_path):
 
     means = dict(re.findall(r"^(\w+) +mean (\d\.\d+)", printed, re.MULTILINE))
     assert float(means["own_mix"]) < min(float(means["fedavg"]), float(means["local_only"]))
+
+
+def test_several_studies_are_sound():
+    found = make_variants(read_source(EXAMPLES / "several.toml"))
+
+    assert [one.label for one in found] == [
+        f"plan.lr={lr}, logistic_clusters:num_groups={groups}" for lr in (0.05, 0.5) for groups in (2, 1)
+    ]
 
 
 @pytest.mark.slow

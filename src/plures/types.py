@@ -148,6 +148,11 @@ class Model:
     summary: Summary | None = None
 
 
+def untraced(value: object) -> bool:
+    """Whether the value of a number is known: one that is an argument of a program was checked before it became one."""
+    return not isinstance(value, jax.core.Tracer)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Local optimization: ``epochs`` over the client's rows, or a number of ``steps`` instead.
@@ -167,7 +172,7 @@ class Plan:
     optimizer: Callable[[float], optax.GradientTransformation] = optax.sgd
 
     def __post_init__(self) -> None:
-        if not isinstance(self.lr, int | float) or not 0 < self.lr < float("inf"):
+        if untraced(self.lr) and (not isinstance(self.lr, int | float) or not 0 < self.lr < float("inf")):
             raise BadValue("lr", self.lr, "a positive number")
         if self.epochs < 0:
             raise BadValue("epochs", self.epochs, "0 or more")

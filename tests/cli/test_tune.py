@@ -33,7 +33,7 @@ def pretended(monkeypatch):
     """Trials that are not run, in which small steps are best; a list of those that were asked for."""
     asked = []
 
-    def outcome_of(method, reason, federation, runs, tells):
+    def outcome_of(method, reason, federation, runs, tells, play):
         asked.append(method)
         return Outcome(runs[0].rounds, 1 / (1 + method.plan.lr), 0.5)
 

@@ -42,7 +42,7 @@ SLOW = {
 
 
 # Of these, what needs no other programs than a plain run is checked every time, and the rest by `make test-all`.
-LARGE = {"convex_clustering", "fedavg|mapper", "fedbn", "fedclup", "momentum_clustering"}
+LARGE = {"convex_clustering", "fedavg|mapper", "fedbn", "fedclup", "lgmix", "momentum_clustering"}
 LIGHT = {
     "idle_clients_keep_their_rows",
     "planted_groups_stay_hidden",

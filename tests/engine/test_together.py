@@ -67,7 +67,7 @@ def test_every_run_says_how_far_it_is():
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ([{"rounds": 2}, {"rounds": 3}], "differ in their seeds alone"),
+        ([{"rounds": 2}, {"rounds": 3}], "differ in seeds and numbers alone"),
         ([{"executor": "one_by_one"}] * 2, "need a compiled executor"),
         ([{"checkpoint": "kept", "checkpoint_every": 1}] * 2, "no checkpoint but the last state"),
     ],

@@ -27,7 +27,7 @@ def scored(monkeypatch):
     """Trials that are not run: their outcome follows from the method and the rounds, and they are counted."""
 
     def use(outcome):
-        def pretended(method, reason, federation, runs, tells):
+        def pretended(method, reason, federation, runs, tells, play):
             asked.append((method, runs[0].rounds))
             return Outcome(runs[0].rounds, failed=reason) if method is None else outcome(method, runs[0].rounds)
 

@@ -23,6 +23,7 @@ from plures.report.terminal import plain_table
 from plures.study import build_method, build_model, default_model
 from plures.study.folder import label_of, run_folder
 from plures.study.keeping import done_of, has_models, kept_bytes, kept_run
+from plures.study.saved import check_single
 from plures.study.store import ABOUT, StoredModel, read_about, save_model
 from plures.study.trials import CHOSEN, chosen_in
 from plures.study.trials import FOLDER as TUNING
@@ -142,6 +143,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _study(folder: Path) -> Study:
+    check_single(folder)
     file = folder / "study.json"
     if not file.exists():
         raise BadFile(f"{folder} holds no study (there is no {file.name} in it); give the folder of a comparison")

@@ -129,6 +129,7 @@ def tuned(study: Study, methods: tuple[str, ...], seen: Federation, out: Path) -
             cohort=study.cohort,
             channels=study.all_channels(seen),
             executor=study.executor,
+            together=study.together,
         )
     for line in found.said:
         say(line)

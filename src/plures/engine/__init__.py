@@ -6,6 +6,7 @@ from plures.engine.follow import follow
 from plures.engine.liars import Threat
 from plures.engine.newcomers import newcomers
 from plures.engine.result import Progress, Run, Served
+from plures.engine.round import Family
 from plures.engine.run import Runner, prepare, run
 from plures.engine.settings import Settings
 from plures.engine.state import State
@@ -14,6 +15,7 @@ from plures.engine.together import can_join, run_together
 __all__ = [
     "Everyone",
     "Executor",
+    "Family",
     "Progress",
     "Run",
     "Runner",

@@ -49,9 +49,9 @@ def _measured(one: ClientFunction, setup: Setup, arrays: Arrays, server: Tree, c
     return _compiled(one, setup, arrays, server, clients)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=0)
 def _compiled(one: ClientFunction, setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Any:
-    return setup.executor.run(one, setup, arrays, server, clients)
+    return setup.executor.run(one, setup.settled, arrays, server, clients)
 
 
 def losses_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> dict[str, Array]:
@@ -65,18 +65,19 @@ def losses_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> di
     return found
 
 
-@partial(jax.jit, static_argnums=0)
+@jax.jit
 def served(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Tree:
     """What one client predicts with, compiled once for all clients of a run."""
-    return serve_one(setup, arrays, server, client)
+    return serve_one(setup.settled, arrays, server, client)
 
 
-@partial(jax.jit, static_argnums=0)
+@jax.jit
 def predictions(setup: Setup, arrays: Arrays, server: Tree, clients: Client, probes: Array) -> Any:
     """What every client predicts for the same inputs, stacked on axis 0."""
+    now = setup.settled
 
     def one(client: Client) -> Array:
-        return setup.method.predict(serve_one(setup, arrays, server, client), probes)
+        return now.method.predict(serve_one(now, arrays, server, client), probes)
 
     return jax.vmap(one)(clients)
 

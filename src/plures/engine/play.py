@@ -1,4 +1,4 @@
-"""Rounds in one compiled loop: of one run, or of several that differ in their seeds alone, side by side."""
+"""Rounds in one compiled loop: of one run, or of several that differ in seeds and numbers alone, side by side."""
 
 from __future__ import annotations
 
@@ -36,24 +36,28 @@ def cohort_of(setup: Setup, key: Key, round_: Array, places: Place) -> Array:
     return setup.cohort.draw(derive(key, Purpose.COHORT, round_), sizes)
 
 
-@partial(jax.jit, static_argnums=0)
+@jax.jit
 def compiled_round(setup: Setup, *args: Any) -> Any:
     """One round, compiled."""
-    return one_round(setup, *args)
+    return one_round(setup.settled, *args)
 
 
-@partial(jax.jit, static_argnums=(0, 5), donate_argnums=4)
+@partial(jax.jit, static_argnums=5, donate_argnums=4)
 def play(setup: Setup, arrays: Arrays, places: Place, key: Key, state: State, length: int) -> tuple[State, Info]:
     """``length`` rounds in one compiled loop; places are in the order of uids."""
-    return _rounds(setup, arrays, places, key, state, length)
+    return _rounds(setup.settled, arrays, places, key, state, length)
 
 
-@partial(jax.jit, static_argnums=(0, 5), donate_argnums=4)
+@partial(jax.jit, static_argnums=5, donate_argnums=4)
 def play_together(
-    setup: Setup, arrays: Arrays, places: Place, keys: Key, states: State, length: int
+    setups: Setup, arrays: Arrays, places: Place, keys: Key, states: State, length: int
 ) -> tuple[State, Info]:
-    """The same for several runs, stacked on axis 0: one key and one state each, the data are shared."""
-    return jax.vmap(lambda key, state: _rounds(setup, arrays, places, key, state, length))(keys, states)
+    """The same for several runs, stacked on axis 0: a key, a state and numbers each, the data are shared."""
+
+    def one(setup: Setup, key: Key, state: State) -> tuple[State, Info]:
+        return _rounds(setup.settled, arrays, places, key, state, length)
+
+    return jax.vmap(one)(setups, keys, states)
 
 
 def _rounds(setup: Setup, arrays: Arrays, places: Place, key: Key, state: State, length: int) -> tuple[State, Info]:

@@ -5,7 +5,8 @@ Functions named ``*_one`` are for ONE client; the executor maps them over the co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,14 +18,34 @@ from plures import tree
 from plures.engine.clients import TRAIN, Arrays, Layout, Place, view
 from plures.engine.cohort import Cohort
 from plures.engine.executors import Executor
+from plures.engine.state import chain
 from plures.errors import ClientFailure
 from plures.keys import Purpose, derive
 from plures.types import Attack, Channel, Info, Key, Method, Tree
 
 
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Methods that differ in numbers alone, such as their step sizes, and share their programs.
+
+    ``make(numbers)`` is one of them; the numbers may be traced. ``base`` is any of them, for shapes.
+    """
+
+    make: Callable[[Tree], Method]
+    base: Method
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["numbers"],
+    meta_fields=["method", "layout", "executor", "cohort", "channels", "began", "family", "phase"],
+)
 @dataclass(frozen=True)
 class Setup:
-    """All that stays the same during a run; hashable, so that ``jit`` compiles once per setup."""
+    """All that stays the same during a run; ``jit`` compiles once per setup, whatever its ``numbers`` are.
+
+    With a ``family`` the method is the one of these numbers, in a phase of theirs; compiled functions ask ``settled`` for it.
+    """
 
     method: Method
     layout: Layout
@@ -32,6 +53,17 @@ class Setup:
     cohort: Cohort
     channels: tuple[Channel, ...] = ()
     began: int = 0  # the round the method began with: later phases have keys of their own
+    family: Family | None = None
+    phase: int = 0
+    numbers: Tree = ()
+
+    @property
+    def settled(self) -> Setup:
+        """The same with the method of these numbers."""
+        if self.family is None:
+            return self
+        made = chain(self.family.make(self.numbers))[self.phase]
+        return replace(self, method=made, family=None, numbers=())
 
 
 class Client(NamedTuple):

@@ -29,9 +29,9 @@ from plures.engine.executors import Executor
 from plures.engine.liars import Threat, attacks_in, bound, byzantine, forecast_of, spoiled, threat_of
 from plures.engine.play import clients_at, cohort_of, compiled_round, counted, play
 from plures.engine.result import Progress, Run, mean_known
-from plures.engine.round import Client, Setup, one_round
+from plures.engine.round import Client, Family, Setup, one_round
 from plures.engine.settings import Settings
-from plures.engine.state import Phase, State, first_state, next_state, phases, private_shape
+from plures.engine.state import Phase, State, chain, first_state, next_state, phases, private_shape
 from plures.engine.store import DiskStore
 from plures.errors import BadValue, MethodWarning, Unsupported
 from plures.keys import root
@@ -60,8 +60,13 @@ def prepare(
     settings: Settings,
     unseen: Federation | None = None,
     progress: Callable[[Progress], None] | None = None,
+    family: Family | None = None,
+    numbers: Tree = (),
 ) -> Runner:
-    """A method and a federation checked and made ready to run."""
+    """A method and a federation checked and made ready to run.
+
+    A method that its ``family`` makes of these ``numbers`` shares the family's compiled programs.
+    """
     check_kinds(method, federation)
     if unseen is not None and method.transductive:
         raise Unsupported("this method serves only clients it was trained with; leave out unseen clients")
@@ -81,6 +86,8 @@ def prepare(
         places=places,
         key=root(settings.seed),
         progress=progress,
+        family=family,
+        numbers=numbers,
     )
 
 
@@ -97,6 +104,8 @@ class Runner:
     places: Place
     key: Key
     progress: Callable[[Progress], None] | None = None
+    family: Family | None = None
+    numbers: Tree = ()
 
     @cached_property
     def phases(self) -> list[Phase]:
@@ -163,7 +172,12 @@ class Runner:
         everyone = phase.everyone or phase.method.full_cohort
         cohort = Everyone() if everyone else cohorts.cohort(self.settings.cohort)
         chosen = self._executor(phase.method, self.seen, cohort.size(self.num_seen))
-        return Setup(phase.method, self.layout, chosen, cohort, self.settings.channels, phase.start)
+        alone = Setup(phase.method, self.layout, chosen, cohort, self.settings.channels, phase.start)
+        if self.family is None or chosen.on_host:
+            return alone
+        number = self.phases.index(phase)
+        like = chain(self.family.base)[number]
+        return replace(alone, method=like, family=self.family, phase=number, numbers=self.numbers)
 
     def scoring(self, setup: Setup) -> Setup:
         """The same with an executor for all clients at a time instead of a cohort."""

@@ -49,6 +49,11 @@ def phases(method: Method, rounds: int) -> list[Phase]:
     return [*early, last, Phase(method, stop, rounds, link, False, True)]
 
 
+def chain(method: Method) -> list[Method]:
+    """The methods of all phases: the preludes in order, and the method itself."""
+    return [method] if method.prelude is None else [*chain(method.prelude.method), method]
+
+
 def least_rounds(method: Method) -> int:
     """The fewest rounds of a run in which every phase of the method has its rounds, or at least one."""
     link = method.prelude

@@ -1,4 +1,4 @@
-"""Runs that differ in their seeds alone, their rounds played side by side: seeds are one more batch axis.
+"""Runs that differ in seeds and numbers alone, their rounds played side by side: these are one more batch axis.
 
 Each run is what it would be alone, up to rounding: a batched product may add up in another order.
 """
@@ -26,7 +26,7 @@ from plures.records import Record
 
 
 def run_together(runners: Sequence[Runner]) -> list[Run]:
-    """The runs of several runners of one method on the same data; each is evaluated on its own.
+    """The runs of several runners of one method, or of one family, on the same data; each is evaluated on its own.
 
     Their seconds are shared out evenly.
     """
@@ -69,13 +69,13 @@ def _check(runners: Sequence[Runner]) -> None:
     """Refuse runs that cannot be played side by side."""
     first = runners[0]
     alike = all(
-        one.method is first.method
+        (one.method is first.method or (one.family is not None and one.family is first.family))
         and one.everyone.fingerprint == first.everyone.fingerprint
         and replace(one.settings, seed=0, checkpoint="any") == replace(first.settings, seed=0, checkpoint="any")
         for one in runners
     )
     if not alike:
-        raise Unsupported("runs are played side by side only if they differ in their seeds alone")
+        raise Unsupported("runs are played side by side only if they differ in seeds and numbers alone")
     if first.settings.store != "memory" or first.settings.checkpoint_every is not None:
         raise Unsupported(
             "runs side by side keep their private rows in memory, and no checkpoint but the last state"
@@ -98,7 +98,8 @@ def _advanced(
     first, keys = runners[0], jnp.stack([one.key for one in runners])
     places = tree.at(first.places, slice(0, first.num_seen))
     length = stop - int(states[0].round)
-    setup = first.setup(first.phases[number])
+    setups = [one.setup(one.phases[number]) for one in runners]
+    setup = replace(setups[0], numbers=tree.stack([one.numbers for one in setups]))
     after, infos = play_together(setup, first.arrays, places, keys, tree.stack(list(states)), length)
     new = [tree.at(after, place) for place in range(len(runners))]
     found = []

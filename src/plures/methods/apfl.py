@@ -30,7 +30,7 @@ from plures.errors import BadValue
 from plures.local import Descent, begin, draw, num_steps, objective, of_params
 from plures.methods.fedavg import fedavg
 from plures.registry import Limit, method
-from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
+from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights, untraced
 
 
 class Own(NamedTuple):
@@ -73,7 +73,7 @@ def apfl(
 
     ``alpha_lr`` is the step size of the share, by default the plan's; with ``adaptive=False`` the share stays.
     """
-    if not 0 <= alpha <= 1:
+    if untraced(alpha) and not 0 <= alpha <= 1:
         raise BadValue("alpha", alpha, "a number in [0, 1]")
     if alpha_lr is not None and not 0 <= alpha_lr < float("inf"):
         raise BadValue("alpha_lr", alpha_lr, "0 or more (or None for the plan's step size)")

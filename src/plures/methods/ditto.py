@@ -16,7 +16,7 @@ from plures.errors import BadValue
 from plures.local import near, sgd
 from plures.methods.fedavg import fedavg
 from plures.registry import Limit, method
-from plures.types import Data, Info, Key, Method, Model, Plan, Weights, keep_download
+from plures.types import Data, Info, Key, Method, Model, Plan, Weights, keep_download, untraced
 
 
 @method(
@@ -36,7 +36,7 @@ def ditto(
     aggregate: str = "mean",
 ) -> Method:
     """Personal models regularized towards FedAvg's shared model, made by ``aggregate``."""
-    if not lam >= 0:
+    if untraced(lam) and not lam >= 0:
         raise BadValue("lam", lam, "0 or more")
     base = fedavg(
         model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting, aggregate=aggregate

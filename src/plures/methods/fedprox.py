@@ -15,7 +15,7 @@ from plures.errors import BadValue
 from plures.local import near, sgd
 from plures.methods.fedavg import fedavg
 from plures.registry import Limit, method
-from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
+from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights, untraced
 
 
 @method(
@@ -35,7 +35,7 @@ def fedprox(
     aggregate: str = "mean",
 ) -> Method:
     """One global model, made by ``aggregate``; local training is pulled towards it with strength ``lam``."""
-    if not lam >= 0:
+    if untraced(lam) and not lam >= 0:
         raise BadValue("lam", lam, "0 or more")
     base = fedavg(
         model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting, aggregate=aggregate

@@ -32,7 +32,7 @@ from plures.errors import BadValue, UnknownChoice
 from plures.local import Descent, Loss, begin, descend, draw, num_steps, objective
 from plures.methods.fedavg import fedavg
 from plures.registry import Limit, method
-from plures.types import Batch, Data, Info, Key, Method, Model, Plan, Tree, Weights
+from plures.types import Batch, Data, Info, Key, Method, Model, Plan, Tree, Weights, untraced
 
 GRADIENTS = {"first_order": 2, "hessian_free": 4, "exact": 4}
 """The variants, and about how many gradients one step of each costs."""
@@ -62,7 +62,7 @@ def per_fedavg(
     ``inner_lr`` is a, the size of that step, by default the plan's step size; the plan itself is how F_k is descended.
     """
     rate = plan.lr if inner_lr is None else inner_lr
-    if not 0 <= rate < float("inf"):
+    if untraced(rate) and not 0 <= rate < float("inf"):
         raise BadValue("inner_lr", rate, "0 or more (or None for the plan's step size)")
     if variant not in GRADIENTS:
         raise UnknownChoice("variant of per_fedavg", variant, GRADIENTS)

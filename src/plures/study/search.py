@@ -62,6 +62,24 @@ def drawn(text: str, space: Sequence[Dimension], key: Key) -> tuple[str, float, 
     return text, lr, values
 
 
+def numbers_in(
+    text: str, space: Sequence[Dimension], values: Mapping[str, float]
+) -> tuple[str, dict[tuple[int, str], float]]:
+    """What of a setting makes another program, as a text, and the numbers that need not, by their places in it.
+
+    Whole numbers count things: with another number of clusters shapes are others.
+    """
+    numbers = {}
+    for one in space:
+        if one.degree is None:
+            continue
+        if float in one.degree.kinds:
+            numbers[one.degree.place, one.degree.option] = values[one.name]
+        else:
+            text = replace(one.degree, text=text).label(said_number(values[one.name]))
+    return text, numbers
+
+
 def check_range(methods: Sequence[str], name: str, ranges: Mapping[str, Range]) -> None:
     """Refuse a range of something that no method has, without a value it could take, or given by another name too."""
     if name == "lr":

@@ -28,27 +28,39 @@ __all__ = [
 
 
 def build_method(
-    text: str, model: Model, *, plan: Plan, facts: Mapping[str, Any] | None = None, norm: str = "share"
+    text: str,
+    model: Model,
+    *,
+    plan: Plan,
+    facts: Mapping[str, Any] | None = None,
+    norm: str = "share",
+    numbers: Mapping[tuple[int, str], Any] | None = None,
 ) -> Method:
     """The method a text names, its personalizers applied from left to right.
 
     ``facts`` are numbers of the federation (``num_groups``) that a factory may ask for by name. ``norm`` is the policy for
-    normalization layers (see ``plures.norms``) of a method that has none of its own.
+    normalization layers (see ``plures.norms``) of a method that has none of its own. ``numbers`` stand in place of options, by
+    (which of the parts of the text, name); they may be traced.
     """
     first, *others = text.split("|")
     named = Named.parse(first, METHODS)
     check_policy(model, norm)
     known = {**(facts or {}), "norm": norm} if "norm" in named.entry.tags else facts or {}
-    method: Method = named.entry.factory(model, **_filled(named, plan, known))
+    method: Method = named.entry.factory(model, **{**_filled(named, plan, known), **_of(numbers, 0)})
     if method.norm == "share" and norm != "share":
         try:
             method = normalized(method, norm)
         except Unsupported as error:
             raise Unsupported(f"{named.entry.name} with norm={norm}: {error}") from error
-    for other in others:
+    for place, other in enumerate(others, start=1):
         wrapper = Named.parse(other, PERSONALIZERS)
-        method = wrapper.entry.factory(method, **_filled(wrapper, plan, facts or {}))
+        method = wrapper.entry.factory(method, **{**_filled(wrapper, plan, facts or {}), **_of(numbers, place)})
     return method
+
+
+def _of(numbers: Mapping[tuple[int, str], Any] | None, place: int) -> dict[str, Any]:
+    """The numbers that are for one part."""
+    return {option: value for (part, option), value in (numbers or {}).items() if part == place}
 
 
 def build_model(text: str, federation: Federation) -> Model:

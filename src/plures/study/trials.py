@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,17 +48,18 @@ def outcome_of(
     federation: Federation,
     runs: Sequence[Settings],
     tells: Sequence[Callable[[Progress], None]],
+    play: Callable[[Settings, Callable[[Progress], None]], Run] | None = None,
 ) -> Outcome:
-    """What a method comes to, the mean over runs; without one it failed for that reason."""
+    """What a method comes to, the mean over runs; without one it failed for that reason. ``play`` is how a run is made."""
     rounds, began = runs[0].rounds, time.perf_counter()
     if method is None:
         return Outcome(rounds, failed=reason)
+    made = play or (lambda settings, tell: prepare(method, federation, settings=settings, progress=tell).run())
     found = []
     try:
         for settings, tell in zip(runs, tells, strict=True):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", MethodWarning)  # a trial is not a result
-                found.append(valid_means(prepare(method, federation, settings=settings, progress=tell).run()))
+            with quiet():
+                found.append(valid_means(made(settings, tell)))
     except UserError as error:
         return Outcome(rounds, failed=str(error), seconds=time.perf_counter() - began)
     spent = time.perf_counter() - began
@@ -65,6 +67,14 @@ def outcome_of(
         return Outcome(rounds, failed=DIVERGED, seconds=spent)
     score, loss = (float(one) for one in np.mean(found, axis=0))
     return Outcome(rounds, score, loss, seconds=spent)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing is warned of in the block: a trial is not a result."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MethodWarning)
+        yield
 
 
 def valid_means(run: Run) -> tuple[float, float]:

@@ -14,8 +14,9 @@ Test rows are not there: trials run on the federation without them. Drawing a ha
 library; one for hyper-parameters, such as Optuna, would add a store and samplers that learn from earlier trials, so that what
 one method is tried with would depend on how its earlier trials went, and its draws would not be those of ``plures.keys``.
 
-Every setting is a program of its own, since step sizes and options are constants in it: for small models compiling takes most of
-the time. The rungs of a trial share one program.
+Trials that differ in numbers alone share their programs: the step size, and options of methods that do not need to know them
+while they are built. Other options are constants, and each value is compiled anew, which takes most of the time with small
+models. On an accelerator trials that share programs are run side by side.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import polars as pl
@@ -38,9 +40,10 @@ from plures.engine.liars import attacks_in
 from plures.engine.state import least_rounds
 from plures.errors import BadData, BadValue, UnknownChoice, UserError
 from plures.keys import Purpose, derive, root
+from plures.study.bench import Bench, Rung, Trial, run_ahead, run_trial
 from plures.study.compare import StudyProgress, honest_rows
-from plures.study.search import Dimension, Range, check_range, drawn, space_of
-from plures.study.spec import build_method, build_model, default_model
+from plures.study.search import Dimension, Range, check_range, drawn, numbers_in, space_of
+from plures.study.spec import build_model, default_model
 from plures.study.sweep import said_number
 from plures.study.trials import Count, Outcome, Shelf, outcome_of, without_test
 from plures.types import Method, Model, Plan
@@ -48,25 +51,6 @@ from plures.types import Method, Model, Plan
 FACTOR = 4
 SHORTEST = 5
 ATTEMPTS = 20
-
-
-class Rung(NamedTuple):
-    """So many trials of each method, for so many rounds."""
-
-    trials: int
-    rounds: int
-
-
-class Trial(NamedTuple):
-    """One setting of a method; ``redrawn`` draws before it were refused. Without a method all were, for ``reason``."""
-
-    number: int
-    text: str
-    lr: float
-    values: Mapping[str, Any]
-    method: Method | None
-    redrawn: int = 0
-    reason: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,28 +65,6 @@ class Tuned:
     table: pl.DataFrame
     said: tuple[str, ...]
     rungs: tuple[Rung, ...]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Bench:
-    """All that is the same for every trial."""
-
-    federation: Federation
-    model: Model
-    named: str
-    plan: Plan
-    norm: str
-    ranges: Mapping[str, Range]
-    seed: int
-    seeds: tuple[int, ...]
-    running: Mapping[str, Any]
-
-    def settings(self, rounds: int, *, seed: int = 0, every: int | None = None) -> Settings:
-        return Settings.of({**self.running, "rounds": rounds, "seed": seed, "eval_every": every})
-
-    def built(self, text: str, lr: float) -> Method:
-        plan = replace(self.plan, lr=lr)
-        return build_method(text, self.model, plan=plan, facts=self.federation.known, norm=self.norm)
 
 
 def tune(
@@ -120,19 +82,21 @@ def tune(
     norm: str = "share",
     out: str | Path | None = None,
     progress: Callable[[StudyProgress], None] | None = None,
+    together: bool | None = None,
     **settings: Any,
 ) -> Tuned:
     """The best setting of every method by the mean over clients of the personal valid score, with one budget for all.
 
     ``strategy`` is "halving" or "random"; None is halving where rounds and trials allow it. ``search`` has ranges by name,
     "lr" or an option such as "ditto.lam"; ``seed`` is that of the draws, ``seeds`` those of the runs. Clients without
-    valid rows do not count. With ``out`` finished trials are kept in its folder tuning, and are not run again.
+    valid rows do not count. With ``out`` finished trials are kept in its folder tuning, and are not run again. ``together``
+    runs trials side by side that can share their programs; None does so on an accelerator.
     """
     limits = Settings.of({"rounds": rounds, **settings})
     _check(methods, federation, limits, seeds, trials, search or {})
     given = model or default_model(federation)
     made = given if isinstance(given, Model) else build_model(given, federation)
-    bench = _Bench(
+    bench = Bench(
         federation=without_test(federation),
         model=made,
         named=given if isinstance(given, str) else _fingerprint(made),
@@ -142,6 +106,7 @@ def tune(
         seed=seed,
         seeds=tuple(seeds),
         running={name: value for name, value in settings.items() if name != "eval_every"},
+        together=together,
     )
     as_given = {text: bench.built(text, plan.lr) for text in methods}
     rungs = rungs_of(as_given.values(), trials=trials, rounds=rounds, strategy=strategy)
@@ -204,51 +169,58 @@ def _check(
         check_range(methods, name, search)
 
 
-def _trials(bench: _Bench, text: str, as_given: Method, number: int, rounds: int) -> list[Trial]:
+def _trials(bench: Bench, text: str, as_given: Method, number: int, rounds: int) -> list[Trial]:
     """The settings to try; what a method refuses is drawn again."""
     space = space_of(text, bench.plan, bench.ranges)
     values = {one.name: one.degree.center for one in space if one.degree is not None}
-    found = [Trial(0, text, bench.plan.lr, values, as_given)]
+    found = [Trial(0, text, bench.plan.lr, values, as_given, shape=text)]
     return found + [_trial(bench, text, space, one, rounds) for one in range(1, number)]
 
 
-def _trial(bench: _Bench, text: str, space: Sequence[Dimension], number: int, rounds: int) -> Trial:
+def _trial(bench: Bench, text: str, space: Sequence[Dimension], number: int, rounds: int) -> Trial:
     key = derive(root(bench.seed), Purpose.TUNE, number, zlib.crc32(text.encode()))
     for attempt in range(ATTEMPTS):
         now, lr, values = drawn(text, space, jax.random.fold_in(key, attempt))
         try:
             method = bench.built(now, lr)
             check_fit(method, bench.federation, bench.settings(rounds))
-            return Trial(number, now, lr, values, method, attempt)
+            return Trial(number, now, lr, values, method, attempt, "", *numbers_in(text, space, values))
         except UserError as error:
             reason = str(error)
     return Trial(number, now, lr, values, None, ATTEMPTS, reason)
 
 
 def _play(
-    bench: _Bench, text: str, trials: list[Trial], rungs: Sequence[Rung], shelf: Shelf, count: Count
+    bench: Bench, text: str, trials: list[Trial], rungs: Sequence[Rung], shelf: Shelf, count: Count
 ) -> dict[int, Outcome]:
     """The last outcome of every trial: on each rung the best of the rung before."""
     found: dict[int, Outcome] = {}
     going = trials
     for rung in rungs:
         going = going[: rung.trials]
+        names = {trial.number: f"{text}, trial {trial.number}, {rung.rounds} rounds" for trial in going}
+        tells = {one.number: [count.teller(f"tuning {text}", seed) for seed in bench.seeds] for one in going}
+        # One length of a compiled loop for all rungs: evaluations come as often on the later ones.
+        runs = [bench.settings(rung.rounds, seed=seed, every=rungs[0].rounds) for seed in bench.seeds]
+        new = [one for one in going if shelf.kept(names[one.number], one.text, one.lr) is None]
+        ahead = run_ahead(bench, new, runs, tells)
         for trial in going:
-            name = f"{text}, trial {trial.number}, {rung.rounds} rounds"
-            tells = [count.teller(f"tuning {text}", seed) for seed in bench.seeds]
-            outcome = shelf.kept(name, trial.text, trial.lr)
+            outcome = shelf.kept(names[trial.number], trial.text, trial.lr)
             if outcome is None:
-                # One length of a compiled loop for all rungs: evaluations come as often on the later ones.
-                runs = [bench.settings(rung.rounds, seed=seed, every=rungs[0].rounds) for seed in bench.seeds]
-                outcome = outcome_of(trial.method, trial.reason, bench.federation, runs, tells)
-                shelf.put(name, trial.text, trial.lr, outcome)
+                play = partial(run_trial, bench, trial, ahead)
+                outcome = outcome_of(
+                    trial.method, trial.reason, bench.federation, runs, tells[trial.number], play=play
+                )
+                spent = sum(seconds for (number, _), (_, seconds) in ahead.items() if number == trial.number)
+                outcome = replace(outcome, seconds=outcome.seconds + spent)
+                shelf.put(names[trial.number], trial.text, trial.lr, outcome)
             before = found[trial.number].seconds if trial.number in found else 0.0
             found[trial.number] = replace(outcome, seconds=before + outcome.seconds)
         going = _ranked(bench, going, found)
     return found
 
 
-def _ranked(bench: _Bench, trials: Iterable[Trial], found: Mapping[int, Outcome]) -> list[Trial]:
+def _ranked(bench: Bench, trials: Iterable[Trial], found: Mapping[int, Outcome]) -> list[Trial]:
     """Trials that came to an end, the best first; of equal ones the one with the lower valid loss, then the earlier."""
     sign = -1.0 if bench.model.higher_is_better else 1.0
     sound = [one for one in trials if not found[one.number].failed]
@@ -261,7 +233,7 @@ def _ranked(bench: _Bench, trials: Iterable[Trial], found: Mapping[int, Outcome]
 
 
 def _result(
-    bench: _Bench,
+    bench: Bench,
     rungs: tuple[Rung, ...],
     settled: Mapping[str, list[Trial]],
     played: Mapping[str, Mapping[int, Outcome]],
@@ -296,7 +268,7 @@ def _result(
     return Tuned(chosen, built, pl.DataFrame(rows, infer_schema_length=None), tuple(said), rungs)
 
 
-def _best(bench: _Bench, trials: list[Trial], found: Mapping[int, Outcome]) -> Trial:
+def _best(bench: Bench, trials: list[Trial], found: Mapping[int, Outcome]) -> Trial:
     """The best of those that were run for longest; the setting as given if all failed."""
     sound = [one for one in trials if not found[one.number].failed]
     longest = max((found[one.number].rounds for one in sound), default=0)
@@ -309,7 +281,7 @@ def _outcome(outcome: Outcome, rungs: Sequence[Rung]) -> str:
     return outcome.failed or ("kept" if outcome.rounds == rungs[-1].rounds else "dropped")
 
 
-def _budget_said(bench: _Bench, rungs: Sequence[Rung]) -> str:
+def _budget_said(bench: Bench, rungs: Sequence[Rung]) -> str:
     total = len(bench.seeds) * sum(rung.trials * rung.rounds for rung in rungs)
     first, *others = rungs
     steps = [
@@ -333,7 +305,7 @@ def _forced_said(as_given: Mapping[str, Method], rungs: Sequence[Rung], free: Se
 
 
 def _method_said(
-    bench: _Bench, text: str, trials: Sequence[Trial], found: Mapping[int, Outcome], best: Trial
+    bench: Bench, text: str, trials: Sequence[Trial], found: Mapping[int, Outcome], best: Trial
 ) -> list[str]:
     given, chosen = found[0], found[best.number]
     if chosen.failed:
@@ -352,7 +324,7 @@ def _method_said(
     return lines + ([f"{text}: trials that failed: {', '.join(lost)}"] if lost else [])
 
 
-def _mark(bench: _Bench, limits: Settings) -> str:
+def _mark(bench: Bench, limits: Settings) -> str:
     """What trials were made with, as far as it can be told and is not a setting of their own."""
     optimizer = getattr(bench.plan.optimizer, "__name__", type(bench.plan.optimizer).__name__)
     plan = f"{bench.plan.epochs} {bench.plan.steps} {bench.plan.batch} {optimizer}"
