@@ -111,8 +111,40 @@ def test_a_mistake_that_only_some_variants_have_says_with_which(tmp_path):
             '[vary]\ndata = [{ name = "digits" }]\n"data.hold_out" = [0, 1]',
             "line 3: vary has data and data.hold_out, which is a part of it; give the values of data.hold_out in those of data",
         ),
-        ("rounds = 3\n[vary]\nrounds.more = [2]", "line 2: vary has rounds.more, but rounds is not a section"),
+        (
+            "rounds = 3\n[vary]\nrounds.more = [2]",
+            "line 3: vary.rounds.more must be left out: rounds is not a section, got 2",
+        ),
+        ("[vary.plan]", "line 1: vary must be a section with lists of values"),
+        ('[vary]\n"plan.lr" = [0.1]\nplan.lr = [0.2]', "line 3: vary has plan.lr twice, with and without quotes"),
     ],
 )
 def test_what_is_no_list_of_values_is_refused(tmp_path, vary, said):
     assert refusal_of(tmp_path, vary) == f"/several.toml, {said}"
+
+
+def test_values_that_are_said_alike_are_told_apart(tmp_path):
+    found = variants_of(tmp_path, HEAD + '[vary]\ncohort = [2, "2"]\n')
+
+    assert [one.label for one in found] == ["cohort=2", "cohort=2 (2)"]
+
+
+def test_a_mistake_in_a_name_that_is_partly_in_quotes_has_its_own_line(tmp_path):
+    said = refusal_of(tmp_path, HEAD + '[vary.data]\n"options.rows" = [\n  12,\n  -1,\n]\n')
+
+    assert said.startswith("/several.toml, line 14: ")
+
+
+def test_what_is_no_section_does_not_hide_other_mistakes(tmp_path):
+    said = refusal_of(tmp_path, HEAD + '[vary]\n"rounds.more" = [1]\nmethods = [["fedavgg"]]\n')
+
+    assert "line 12: vary.rounds.more must be left out: rounds is not a section" in said
+
+
+def test_a_name_in_quotes_is_replaced_where_it_stands(tmp_path):
+    text = (
+        HEAD + '[tune.search]\n"ditto.lam" = [0.1, 1.0]\n[vary]\ntune.search.ditto.lam = [[0.2, 2.0], [0.5, 5.0]]\n'
+    )
+    found = variants_of(tmp_path, text.replace('"fedavg"', '"ditto"'))
+
+    assert [one.study.tune.search for one in found] == [{"ditto.lam": (0.2, 2.0)}, {"ditto.lam": (0.5, 5.0)}]

@@ -8,7 +8,9 @@ from studies import write_study
 pytestmark = pytest.mark.xdist_group("browser")
 
 from plures.report.page import write_page  # noqa: E402
+from plures.report.variants import write_variants_page  # noqa: E402
 from plures.study.saved import read_saved  # noqa: E402
+from plures.study.variants import read_variants, write_index  # noqa: E402
 
 CLIENTS, UNSEEN = 40, 8
 BASE = 0.5 + 0.3 * np.sin(np.arange(CLIENTS))
@@ -213,3 +215,35 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(page):
 
     assert inner < 520
     assert wide <= inner
+
+
+def test_methods_have_the_symbols_of_the_pictures_everywhere(page):
+    """Colors alone do not tell methods apart for everybody."""
+    script = "return [...document.querySelectorAll(arguments[0])].map(one => [one.parentNode.innerText.trim(), one.dataset.glyph])"
+    chips = dict(page.execute_script(script, "#chips .glyph"))
+    board = dict(page.execute_script(script, "#leaderboard .glyph"))
+
+    assert chips == board == dict(zip(SCORES, "●■◆▲", strict=True))
+
+
+def test_the_page_of_several_studies_loads_and_leads_to_each(browser, tmp_path):
+    for name, shift in (("one", 0.0), ("other", 0.3)):
+        scores = {method: values + shift * (method == "fedavg") for method, values in SCORES.items()}
+        write_page(read_saved(write_study(tmp_path / name, scores, groups=GROUPS)))
+    write_index(tmp_path, [(name, name, {"data": name}) for name in ("one", "other")])
+    found = read_variants(tmp_path)
+
+    browser.get(write_variants_page(found).as_uri())
+
+    table = {row[0].split()[-1]: row[1:] for row in cells(browser, "scores")[1:]}
+    for row in found.table.iter_rows(named=True):
+        shown = table[row["method"]][list(found.studies).index(row["variant"])]
+        assert shown == f"{row['mean']:.3f}{' ✓' if row['advice'] else ''}"
+    heat = browser.execute_script(
+        "return getComputedStyle(document.querySelector('#scores td.best')).backgroundColor"
+    )
+    assert heat != browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    browser.execute_script("document.querySelector('#scores a').click()")
+    assert browser.current_url.endswith("/one/report.html")
+    assert browser.execute_script("return document.documentElement.dataset.ready") == "yes"
+    assert [one for one in browser.get_log("browser") if one["level"] == "SEVERE"] == []

@@ -6,7 +6,9 @@ from importlib import import_module
 import polars as pl
 import pytest
 
-from plures.cli import playing, run
+from plures.cli import playing, run, variants
+from plures.config import Variant
+from plures.errors import UserError
 
 FILE = """
 methods = ["local_only", "fedavg"]
@@ -132,3 +134,67 @@ def test_nothing_starts_where_one_variant_is_wrong(file, monkeypatch, capsys):
 
     assert "line 19:" in said(capsys)
     assert not (file.parent / "wrong").exists()
+
+
+def test_axes_in_another_order_are_the_same_studies(file, monkeypatch, capsys):
+    """Also where one of them is a table in TOML, and with an empty section: what is read back is what was given."""
+    text = FILE.replace("[vary]", "[tune]\n[vary]") + "rounds = [2, 3]\n"
+    first, second = (file.parent / name for name in ("first.toml", "second.toml"))
+    first.write_text(text)
+    second.write_text(text.replace("data.options.num_groups = [1, 3]\n", "") + "data.options.num_groups = [1, 3]\n")
+    asked = []
+    monkeypatch.setattr(variants, "play_study", lambda study, out: asked.append((study, out.name)))
+    monkeypatch.setattr(variants, "tell_variants", lambda out: None)
+    out = file.parent / "ordered"
+
+    assert run(["run", str(first), "--out", str(out)]) == 0
+    assert run(["run", str(second), "--out", str(out)]) == 0
+    assert run(["resume", str(out)]) == 0
+
+    by_folder = {name: study for study, name in asked}
+    assert len(asked) == 12
+    assert len(by_folder) == 4
+    assert all(by_folder[name] == study for study, name in asked)
+    assert all(study.tune is not None for study in by_folder.values())
+
+
+def test_one_that_fails_does_not_stop_the_others(file, monkeypatch, capsys):
+    played = []
+
+    def play(study, out):
+        played.append(out.name)
+        if len(played) == 1:
+            raise UserError("nobody is near anybody")
+
+    monkeypatch.setattr(variants, "play_study", play)
+    monkeypatch.setattr(variants, "tell_variants", lambda out: None)
+
+    assert run(["run", str(file), "--out", str(file.parent / "failing")]) == 1
+
+    text = said(capsys)
+    assert len(played) == 2
+    assert "data.options.num_groups=1 failed: nobody is near anybody" in text
+    assert "1 of 2 variants failed: data.options.num_groups=1" in text
+
+
+def test_a_damaged_file_in_the_folder_is_said_in_one_line(played, file, capsys):
+    kept = (played / "study.toml").read_text()
+    (played / "study.toml").write_text("rounds = [")
+
+    assert run(["run", str(file), "--out", str(played)]) == 1
+    assert run(["resume", str(played)]) == 1
+
+    (played / "study.toml").write_text(kept)
+    assert said(capsys).count("is not valid TOML") == 2
+
+
+def test_names_with_brackets_are_shown_as_they_are(monkeypatch, file, capsys):
+    odd = file.parent / "odd.toml"
+    odd.write_text(FILE.replace("[1, 3]", "[1]") + 'data.name = ["linear_clusters"]\n')
+    monkeypatch.setattr(variants, "make_variants", lambda source: [Variant("my[/data]", "1", {"data": "x"}, None)])
+    monkeypatch.setattr(variants, "play_study", lambda study, out: None)
+    monkeypatch.setattr(variants, "tell_variants", lambda out: None)
+
+    assert run(["run", str(odd), "--out", str(file.parent / "odd")]) == 0
+
+    assert "variant 1 of 1: my[/data]" in said(capsys)

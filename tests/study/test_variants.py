@@ -51,7 +51,7 @@ def test_what_is_unbeaten_everywhere_may_not_be_what_each_alone_would_take(tmp_p
     found = read_variants(written(tmp_path, grouped=GROUPED, level=level))
 
     assert found.everywhere == "ifca"
-    assert found.sentences[1].endswith("; looked at alone, 1 would advise fedavg.")
+    assert found.sentences[1].endswith("; looked at alone, 1 variant would advise fedavg.")
 
 
 def test_the_table_has_a_row_per_variant_and_method(tmp_path):
@@ -106,11 +106,13 @@ def test_one_study_is_asked_for_by_name(tmp_path):
 
 def test_the_page_links_to_every_variant_and_shows_what_the_table_has(tmp_path):
     found = read_variants(written(tmp_path, **{"a b": GROUPED, "alike": {**ALIKE, "oracle": ALONE + 0.3}}))
+    (tmp_path / "a b" / "report.html").touch()
 
     text = write_variants_page(found).read_text()
 
     assert 'href="a%20b/report.html"' in text
-    assert 'href="alike/report.html"' in text
+    assert 'href="alike/report.html"' not in text  # it has no page yet
+    assert 'href="../a%20b/report.html"' in write_variants_page(found, tmp_path / "pages" / "x.html").read_text()
     assert "No method is unbeaten in all 2 variants." in text
     digits = found.studies["alike"].result.digits
     for row in found.table.iter_rows(named=True):
@@ -152,3 +154,16 @@ def test_scores_where_lower_is_better_are_darkest_at_the_lowest(tmp_path):
     assert found.everywhere == "local_only"
     assert text.index('data-method="local_only"') < text.index('data-method="fedavg"')
     assert json.loads((tmp_path / "variants.json").read_text())["variants"][0]["label"] == "x"
+
+
+def test_one_variant_is_answered_like_a_study(tmp_path):
+    found = read_variants(written(tmp_path, grouped=GROUPED))
+
+    assert found.sentences == found.answers["grouped"].sentences
+
+
+def test_methods_that_are_not_in_all_variants_are_not_said_to_be_beaten(tmp_path):
+    parts = [{name: GROUPED[name]} for name in ("local_only", "fedavg")]
+    found = read_variants(written(tmp_path, one=parts[0], other=parts[1]))
+
+    assert found.sentences == ("No method was run in all 2 variants.", "Take local_only in one; fedavg in other.")

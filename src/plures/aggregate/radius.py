@@ -24,6 +24,7 @@ from jax import Array
 
 from plures.errors import BadValue, UnknownChoice
 from plures.registry import Named, Registry
+from plures.types import untraced
 
 RADII = Registry("radius")
 COMPAT = ("", "below", "shrunk", "up_to")
@@ -168,7 +169,7 @@ def as_radius(given: Radius | float | str) -> Radius:
         build: Callable[..., Any] = named.entry.factory
         found: Radius = build(**named.options)
         return found
-    return Fixed(tau=given) if isinstance(given, int | float) else given
+    return given if isinstance(given, Radius) else Fixed(tau=given)
 
 
 def radius_notes(radius: Radius, num_points: int, smallest_group: int | None = None) -> list[str]:
@@ -207,5 +208,5 @@ def _nearest(distances: Array, counts: Array, number: Array) -> Kept:
 
 
 def _at_least(name: str, given: float, least: int) -> None:
-    if not given >= least:
+    if untraced(given) and not given >= least:
         raise BadValue(name, given, f"a number of at least {least}")

@@ -22,7 +22,7 @@ from plures.cli.show import entries_table, method_page, methods_table
 from plures.cli.skeleton import write_skeleton
 from plures.cli.studies import study_of, takes_study
 from plures.cli.tradeoff import tradeoff_command
-from plures.cli.variants import play_variants
+from plures.cli.variants import FILE, play_variants
 from plures.cli.worth import worth_command
 from plures.config import VARY, make_study, read_source
 from plures.errors import BadFile, UnknownChoice
@@ -113,7 +113,7 @@ def run_command(study: Annotated[Path, typer.Argument(help="A study in TOML.")],
 def resume_command(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     """Go on with a study where it stopped; finished runs are not run again."""
     if is_varied(folder):
-        play_variants(read_source(folder / "study.toml"), folder)
+        play_variants(read_source(folder / FILE), folder)
         return
     file = folder / "study.json"
     if not file.exists():

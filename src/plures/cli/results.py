@@ -20,6 +20,7 @@ from plures.study.headline import answer
 from plures.study.saved import Saved, read_saved
 from plures.study.variants import is_varied, read_variants
 
+PAGE = "report.html"
 console = Console()
 Folder = Annotated[Path, typer.Argument(help="A folder that plures compare or plures run wrote.")]
 
@@ -86,6 +87,9 @@ def diff_command(
 def tell_variants(folder: Path, out: Path | None = None) -> Path:
     """Print what to take in each of several studies, and write their table and their page."""
     found = read_variants(folder)
+    for one in found.studies.values():
+        if not (one.folder / PAGE).exists():
+            write_report(one)
     found.table.write_csv(folder / "variants.csv")
     found.table.write_parquet(folder / "variants.parquet")
     console.print(variants_table(found))

@@ -34,7 +34,7 @@ def read_source(path: Path) -> Source:
         raise BadFile(f"{path} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise BadFile(f"{path} is not valid TOML: {error}") from error
-    return Source(str(path), found, lines_of(text))
+    return Source(str(path), found, lines_of(text), text)
 
 
 def make_study(found: dict[str, Any], *, where: str = "the study", source: Source | None = None) -> Study:

@@ -39,6 +39,7 @@ class Source:
     where: str
     values: Mapping[str, Any]
     lines: Mapping[Place, int]
+    text: str = ""
 
     def line(self, mistake: Mistake) -> int:
         """The line of a mistake; 0 where the file does not have the setting."""

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from plures.config.parts import flat
 from plures.config.reading import make_study
-from plures.config.source import Refused, Source, known_place
+from plures.config.source import Refused, Source
 from plures.config.study import Study
 from plures.errors import BadValue
 from plures.toml_lines import Place, line_of, plain_text
@@ -33,16 +33,26 @@ class Variant:
     study: Study
 
 
+class Axis(NamedTuple):
+    """A setting that is varied: where its list stands in the file, and the values."""
+
+    place: Place
+    values: list[Any]
+
+
 def make_variants(source: Source) -> list[Variant]:
     """The studies of a file with a section ``[vary]``, each of them checked; one error lists every mistake."""
     axes = _axes(source)
     found, wrong = list[Variant](), dict[tuple[int, str], list[str]]()
-    combined = list(itertools.product(*(range(len(values)) for values in axes.values())))
+    combined = list(itertools.product(*(range(len(one.values)) for one in axes.values())))
+    labels: dict[str, int] = {}
     for number, choice in enumerate(combined, start=1):
-        varied = {name: axes[name][place] for name, place in zip(axes, choice, strict=True)}
-        label = ", ".join(_said(name, value, axes[name]) for name, value in varied.items())
-        mine = _chosen(source, axes, dict(zip(axes, choice, strict=True)))
+        chosen = dict(zip(axes, choice, strict=True))
+        varied = {name: axes[name].values[place] for name, place in chosen.items()}
+        label = ", ".join(_said(name, value, axes[name].values) for name, value in varied.items())
+        label = f"{label} ({number})" if labels.setdefault(label, number) != number else label
         try:
+            mine = _chosen(source, axes, chosen)
             study = make_study(dict(mine.values), source=mine)
             study.check(mine)
         except Refused as error:
@@ -55,49 +65,78 @@ def make_variants(source: Source) -> list[Variant]:
     return found
 
 
-def _axes(source: Source) -> dict[str, list[Any]]:
-    """The lists of values by the names of their settings; all that is wrong with them is said at once."""
-    given = source.values[VARY]
-    if not isinstance(given, Mapping) or not given:
+def _axes(source: Source) -> dict[str, Axis]:
+    """What is varied, by the names of settings; all that is wrong with it is said at once."""
+    given = source.values.get(VARY)
+    listed = list(_lists((VARY,), given)) if isinstance(given, Mapping) else []
+    if not listed:
         raise Refused(source.where, [(source.lines.get((VARY,), 0), "vary must be a section with lists of values")])
-    axes, wrong = dict(flat(given)), dict[str, str]()
-    for name, values in axes.items():
-        if not isinstance(values, list) or not values:
-            wrong[name] = str(BadValue(f"vary.{name}", values, "a list with at least one value"))
-        elif any(one in values[:place] for place, one in enumerate(values)):
-            wrong[name] = str(BadValue(f"vary.{name}", values, "a list without repeats"))
-        elif name.partition(".")[0] == VARY:
-            wrong[name] = "vary cannot be varied itself"
-        elif outer := next((one for one in axes if name.startswith(f"{one}.")), None):
-            wrong[name] = (
-                f"vary has {outer} and {name}, which is a part of it; give the values of {name} in those of {outer}"
-            )
+    axes, wrong = dict[str, Axis](), list[tuple[int, str]]()
+    for place, values in listed:
+        name = ".".join(map(str, place[1:]))
+        problem = _problem(name, values, axes)
+        if problem:
+            wrong.append((line_of(place, source.lines) or 0, problem))
+        axes[name] = Axis(place, values)
     if wrong:
-        lines = {name: line_of(known_place(source.values, (VARY, name)), source.lines) or 0 for name in wrong}
-        raise Refused(source.where, [(lines[name], text) for name, text in wrong.items()])
+        raise Refused(source.where, wrong)
     return axes
 
 
-def _chosen(source: Source, axes: Mapping[str, Sequence[Any]], choice: Mapping[str, int]) -> Source:
+def _lists(place: Place, given: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
+    """(place, values) of everything that is varied: a name with dots may be tables in tables."""
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            yield from _lists((*place, name), value)
+        else:
+            yield (*place, name), value
+
+
+def _problem(name: str, values: Any, others: Mapping[str, Axis]) -> str:
+    """What is wrong with a setting that is varied beside others; empty where nothing is."""
+    if not isinstance(values, list) or not values:
+        return str(BadValue(f"vary.{name}", values, "a list with at least one value"))
+    if any(one in values[:place] for place, one in enumerate(values)):
+        return str(BadValue(f"vary.{name}", values, "a list without repeats"))
+    if name.partition(".")[0] == VARY:
+        return "vary cannot be varied itself"
+    if name in others:
+        return f"vary has {name} twice, with and without quotes"
+    for one in others:
+        outer, inner = sorted((one, name), key=len)
+        if inner.startswith(f"{outer}."):
+            return f"vary has {outer} and {inner}, which is a part of it; give the values of {inner} in those of {outer}"
+    return ""
+
+
+def _chosen(source: Source, axes: Mapping[str, Axis], choice: Mapping[str, int]) -> Source:
     """The file as it would be with one value of every setting that is varied; a value has the line it stands on in its list."""
     values = deepcopy({name: value for name, value in source.values.items() if name != VARY})
     lines = dict(source.lines)
-    for name, place in choice.items():
-        path, listed = tuple(name.split(".")), known_place(source.values, (VARY, name))
-        _put(values, path, deepcopy(axes[name][place]), source)
+    for name, number in choice.items():
+        axis = axes[name]
+        try:
+            path = _put(values, name.split("."), deepcopy(axis.values[number]))
+        except BadValue as error:
+            raise Refused(source.where, [(line_of(axis.place, source.lines) or 0, str(error))]) from error
         lines = {at: line for at, line in lines.items() if at[: len(path)] != path}
-        lines |= {(*path, *rest): line for rest, line in _under((*listed, place), source.lines)}
+        lines |= {(*path, *rest): line for rest, line in _under((*axis.place, number), source.lines)}
     return Source(source.where, values, lines)
 
 
-def _put(values: dict[str, Any], path: Sequence[str], value: Any, source: Source) -> None:
+def _put(values: dict[str, Any], steps: Sequence[str], value: Any) -> Place:
+    """Put a value where its name leads; returns the way to it. A name with dots may stand there in quotes."""
     inside: Any = values
-    for step in path[:-1]:
+    for number, step in enumerate(steps[:-1]):
+        quoted = ".".join(steps[number:])
+        if quoted in inside:
+            inside[quoted] = value
+            return (*steps[:number], quoted)
         inside = inside.setdefault(step, {})
         if not isinstance(inside, dict):
-            line = source.lines.get((VARY,), 0)
-            raise Refused(source.where, [(line, f"vary has {'.'.join(path)}, but {step} is not a section")])
-    inside[path[-1]] = value
+            raise BadValue(f"vary.{'.'.join(steps)}", value, f"left out: {step} is not a section")
+    inside[steps[-1]] = value
+    return tuple(steps)
 
 
 def _under(place: Place, lines: Mapping[Place, int]) -> Iterator[tuple[Place, int]]:

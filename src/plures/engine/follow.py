@@ -26,7 +26,7 @@ def follow(done: Run, method: Method) -> Run:
         raise Unsupported("this method trains otherwise than the run it should follow; run it from the start")
     more = method.prelude.leave if closing and method.prelude is not None else 0
     settings = replace(done.runner.settings, rounds=done.runner.settings.rounds + more, checkpoint=None)
-    runner = replace(done.runner, method=method, settings=settings)
+    runner = replace(done.runner, method=method, settings=settings, family=None, numbers=())
     began = time.perf_counter()
     if not closing:
         return _served(runner, done, began)

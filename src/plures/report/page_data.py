@@ -25,7 +25,7 @@ from plures.study.trials import chosen_in
 # apart with any color vision. Training alone is gray; "ink" is the color of the text, on light and on dark paper.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#AA4466")
 ALONE_COLOR, ORACLE_COLOR = "#8C8C8C", "ink"
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
+SYMBOLS = {"circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲", "cross": "✚", "x": "✖", "star": "★"}
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 FEW_ROWS = 5
@@ -97,10 +97,12 @@ def method_look(name: str, methods: Sequence[str]) -> dict[str, Any]:
     place = others.index(name) if name in others else 0
     fixed = ALONE_COLOR if name == ALONE else ORACLE_COLOR if knows_groups(name) else None
     entries = _entries(name)
+    symbol = list(SYMBOLS)[methods.index(name) % len(SYMBOLS)]
     return {
         "name": name,
         "color": fixed or COLORS[place % len(COLORS)],
-        "symbol": SYMBOLS[methods.index(name) % len(SYMBOLS)],
+        "symbol": symbol,
+        "glyph": SYMBOLS[symbol],
         "dash": DASHES[place // len(COLORS) % len(DASHES)],
         "title": ", ".join(entry.title for entry in entries),
         "summary": " ".join(entry.summary for entry in entries),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -20,10 +21,7 @@ from plures.report.page_data import method_look
 from plures.report.terminal import number, plain_table
 from plures.study.comparison import ALONE, GLOBAL, KNOWING
 from plures.study.fronts import counted
-from plures.study.variants import Variants, read_index
-
-GLYPHS = {"circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲", "cross": "✚", "x": "✖", "star": "★"}
-"""Symbols of methods as characters."""
+from plures.study.variants import Variants
 
 LABELS, PLOT, ROW = 330, 560, 28
 """Widths and heights in the picture."""
@@ -68,11 +66,11 @@ def write_variants_page(found: Variants, path: str | Path | None = None) -> Path
     """The page of all studies; by default ``report.html`` in their folder, so that its links lead to theirs."""
     path = found.folder / NAME if path is None else Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_page_text(found), encoding="utf-8")
+    path.write_text(_page_text(found, path.parent), encoding="utf-8")
     return path
 
 
-def _page_text(found: Variants) -> str:
+def _page_text(found: Variants, folder: Path) -> str:
     looks = {name: method_look(name, found.methods) for name in found.methods}
     first, second = found.sentences
     axes = list(dict.fromkeys(axis for one in found.varied.values() for axis in one))
@@ -88,7 +86,7 @@ def _page_text(found: Variants) -> str:
         second=escape(second),
         missing=missing_list(found.missing),
         direction=("Higher is better." if True in higher else "Lower is better.") if len(higher) == 1 else "",
-        scores=_scores(found, looks),
+        scores=_scores(found, looks, folder),
         legend="".join(f"<span>{_glyph(look)} {escape(name)}</span>" for name, look in looks.items()),
         picture=_picture(found, looks),
         advice=_advice(found),
@@ -103,13 +101,12 @@ def _color(look: Mapping[str, Any]) -> str:
 
 
 def _glyph(look: Mapping[str, Any]) -> str:
-    return f'<span style="color:{_color(look)};margin:0">{GLYPHS[look["symbol"]]}</span>'
+    return f'<span style="color:{_color(look)};margin:0">{look["glyph"]}</span>'
 
 
-def _scores(found: Variants, looks: Mapping[str, Mapping[str, Any]]) -> str:
-    """The matrix of methods and variants."""
-    folders = {label: name for label, (name, _) in read_index(found.folder).items()}
-    heads = [f'<th><a href="{quote(folders[label])}/{NAME}">{escape(label)}</a></th>' for label in found.studies]
+def _scores(found: Variants, looks: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
+    """The matrix of methods and variants; names of variants lead to their pages, where these are."""
+    heads = [f"<th>{_link(label, one.folder / NAME, folder)}</th>" for label, one in found.studies.items()]
     columns = {label: _column(found, label) for label in found.studies}
     order = sorted(found.methods, key=lambda name: -sum(one.get(name, ("", -1.0))[1] for one in columns.values()))
     rows = [
@@ -119,6 +116,13 @@ def _scores(found: Variants, looks: Mapping[str, Mapping[str, Any]]) -> str:
         for name in order
     ]
     return f"<thead><tr><th>method</th>{''.join(heads)}</tr></thead><tbody>{''.join(rows)}</tbody>"
+
+
+def _link(label: str, page: Path, folder: Path) -> str:
+    if not page.exists():
+        return escape(label)
+    way = Path(os.path.relpath(page, folder)).as_posix()
+    return f'<a href="{quote(way)}">{escape(label)}</a>'
 
 
 def _column(found: Variants, label: str) -> dict[str, tuple[str, float]]:
@@ -176,7 +180,7 @@ def _panel(found: Variants, looks: Mapping[str, Mapping[str, Any]], metric: str)
             parts.append(
                 f'<g style="color:{color}"><title>{escape(said)}</title><line x1="{at(row["low"])}" x2="{at(row["high"])}" '
                 f'y1="{y}" y2="{y}" stroke="currentColor" stroke-opacity=".5"/><text x="{at(row["mean"])}" y="{y + 4}" '
-                f'text-anchor="middle">{GLYPHS[looks[row["method"]]["symbol"]]}</text></g>'
+                f'text-anchor="middle">{looks[row["method"]]["glyph"]}</text></g>'
             )
     for value in ticks(low, high):
         parts.append(f'<text x="{at(value)}" y="{height - 4}" text-anchor="middle">{value:.6g}</text>')

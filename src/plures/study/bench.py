@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -60,8 +60,8 @@ class Bench:
 
     @cached_property
     def families(self) -> Families:
-        """Trials that may share their programs."""
-        return Families(self.built)
+        """Trials that may share their programs; compiled programs keep what makes a method, but not the data."""
+        return Families(partial(built, self.model, self.plan, self.federation.known, self.norm))
 
     def shared(self, trial: Trial) -> Shared | None:
         """What a trial shares with others."""
@@ -72,16 +72,35 @@ class Bench:
         """How a trial is run."""
         return Settings.of({**self.running, "rounds": rounds, "seed": seed, "eval_every": every})
 
-    def built(self, text: str, lr: Any, numbers: Mapping[tuple[int, str], Any] | None = None) -> Method:
-        """The method of a trial; step size and numbers may be traced."""
-        plan = replace(self.plan, lr=lr)
-        return build_method(
-            text, self.model, plan=plan, facts=self.federation.known, norm=self.norm, numbers=numbers
-        )
+    def built(self, text: str, lr: float) -> Method:
+        """The method of a trial."""
+        return built(self.model, self.plan, self.federation.known, self.norm, text, lr, {})
 
+
+def built(
+    model: Model,
+    plan: Plan,
+    facts: Mapping[str, Any],
+    norm: str,
+    text: str,
+    lr: Any,
+    numbers: Mapping[tuple[int, str], Any],
+) -> Method:
+    """A method with another step size and other numbers; both may be traced."""
+    return build_method(text, model, plan=replace(plan, lr=lr), facts=facts, norm=norm, numbers=numbers)
+
+
+MOST = 8
+"""Runs side by side; more gain little."""
 
 Ahead = Mapping[tuple[int, int], tuple[Run, float]]
 """(run, seconds) by (trial, seed): what was run side by side."""
+
+
+def batches(bench: Bench, trials: Sequence[Trial]) -> list[Sequence[Trial]]:
+    """Trials in parts that are small enough to be run side by side, and lost together if the study is stopped."""
+    size = max(1, MOST // len(bench.seeds))
+    return [trials[start : start + size] for start in range(0, len(trials), size)]
 
 
 def run_ahead(bench: Bench, trials: Sequence[Trial], runs: Sequence[Settings], tells: Mapping[int, Any]) -> Ahead:
@@ -96,7 +115,7 @@ def run_ahead(bench: Bench, trials: Sequence[Trial], runs: Sequence[Settings], t
         for settings, tell in zip(runs, tells[trial.number], strict=True)
     }
     with quiet():
-        found = run_groups(list(jobs.values()), bench.federation, bench.families)
+        found = run_groups(list(jobs.values()), bench.federation)
     return {run: found[place] for place, run in enumerate(jobs) if place in found}
 
 

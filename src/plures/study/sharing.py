@@ -10,14 +10,10 @@ import jax.numpy as jnp
 
 from plures.data import Federation
 from plures.engine import Family, Progress, Run, Runner, Settings, can_join, prepare, run_together
-from plures.errors import UserError
 from plures.types import Method
 
 Numbers = Mapping[tuple[int, str], float]
 """Options by (which of the parts of a method's text, name)."""
-
-REFUSED = (UserError, TypeError)
-"""What a method raises that has to know a number while it is built or traced: JAX's errors for that are type errors."""
 
 
 class Shared(NamedTuple):
@@ -77,28 +73,36 @@ class Job(NamedTuple):
 
 
 def run_alone(job: Job, federation: Federation, families: Families) -> Run:
-    """The run of a trial, with the programs of its family where it has one."""
-    if job.shared is not None:
-        try:
-            return job.ready(federation).run()
-        except REFUSED:
-            families.forget(job.shared.family)
-    return job._replace(shared=None).ready(federation).run()
+    """The run of a trial, with the programs of its family where it has one.
+
+    A method that has to know its numbers fails in its own way while it is traced: any error counts, and the run is made anew
+    without the family, which is left if that goes well. What is wrong with the run itself is raised by that one too.
+    """
+    if job.shared is None:
+        return job.ready(federation).run()
+    try:
+        return job.ready(federation).run()
+    except Exception:
+        run = job._replace(shared=None).ready(federation).run()
+        families.forget(job.shared.family)
+        return run
 
 
-def run_groups(jobs: Sequence[Job], federation: Federation, families: Families) -> dict[int, tuple[Run, float]]:
-    """{place: (run, seconds)} of jobs that can be run side by side: those of one family, two or more of them."""
+def run_groups(jobs: Sequence[Job], federation: Federation) -> dict[int, tuple[Run, float]]:
+    """{place: (run, seconds)} of jobs that can be run side by side: those of one family, two or more of them.
+
+    Where that fails, out of memory for one, none of them is there, and each can be tried alone.
+    """
     groups: dict[Family, list[int]] = {}
     for place, job in enumerate(jobs):
         if job.shared is not None and can_join(job.settings):
             groups.setdefault(job.shared.family, []).append(place)
     found = dict[int, tuple[Run, float]]()
-    for family, places in groups.items():
+    for places in groups.values():
         began = time.perf_counter()
         try:
             runs = run_together([jobs[place].ready(federation) for place in places]) if len(places) > 1 else []
-        except REFUSED:
-            families.forget(family)
+        except Exception:
             continue
         spent = (time.perf_counter() - began) / len(places)
         found |= {place: (run, spent) for place, run in zip(places, runs, strict=False)}

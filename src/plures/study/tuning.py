@@ -40,7 +40,7 @@ from plures.engine.liars import attacks_in
 from plures.engine.state import least_rounds
 from plures.errors import BadData, BadValue, UnknownChoice, UserError
 from plures.keys import Purpose, derive, root
-from plures.study.bench import Bench, Rung, Trial, run_ahead, run_trial
+from plures.study.bench import Bench, Rung, Trial, batches, run_ahead, run_trial
 from plures.study.compare import StudyProgress, honest_rows
 from plures.study.search import Dimension, Range, check_range, drawn, numbers_in, space_of
 from plures.study.spec import build_model, default_model
@@ -203,19 +203,22 @@ def _play(
         # One length of a compiled loop for all rungs: evaluations come as often on the later ones.
         runs = [bench.settings(rung.rounds, seed=seed, every=rungs[0].rounds) for seed in bench.seeds]
         new = [one for one in going if shelf.kept(names[one.number], one.text, one.lr) is None]
-        ahead = run_ahead(bench, new, runs, tells)
-        for trial in going:
-            outcome = shelf.kept(names[trial.number], trial.text, trial.lr)
-            if outcome is None:
+        for some in batches(bench, new):
+            ahead = run_ahead(bench, some, runs, tells)
+            for trial in some:
                 play = partial(run_trial, bench, trial, ahead)
                 outcome = outcome_of(
                     trial.method, trial.reason, bench.federation, runs, tells[trial.number], play=play
                 )
                 spent = sum(seconds for (number, _), (_, seconds) in ahead.items() if number == trial.number)
-                outcome = replace(outcome, seconds=outcome.seconds + spent)
-                shelf.put(names[trial.number], trial.text, trial.lr, outcome)
+                shelf.put(
+                    names[trial.number], trial.text, trial.lr, replace(outcome, seconds=outcome.seconds + spent)
+                )
+        for trial in going:
+            kept = shelf.kept(names[trial.number], trial.text, trial.lr)
+            assert kept is not None
             before = found[trial.number].seconds if trial.number in found else 0.0
-            found[trial.number] = replace(outcome, seconds=before + outcome.seconds)
+            found[trial.number] = replace(kept, seconds=before + kept.seconds)
         going = _ranked(bench, going, found)
     return found
 

@@ -69,13 +69,19 @@ class Variants:
         """What to take, in two sentences."""
         if not any(one.advice for one in self.answers.values()):
             return "No method can be advised in any of these studies.", "Look at each of them for the reason."
+        if len(self.studies) == 1:
+            return next(iter(self.answers.values())).sentences
         total = counted(len(self.studies), "variant")
         if not self.everywhere:
-            each = "; ".join(f"{name} in {_some(labels)}" for name, labels in self._by_advice.items())
-            return f"No method is unbeaten in all {total}.", f"Take {each}."
+            common = [set(one.result.methods) for one in self.studies.values()]
+            first = "No method is unbeaten in" if set.intersection(*common) else "No method was run in"
+            each = [f"{name} in {_some(labels)}" for name, labels in self._by_advice.items() if name]
+            none = f"; there is none to take in {_some(self._by_advice[''])}" if "" in self._by_advice else ""
+            return f"{first} all {total}.", f"Take {'; '.join(each)}{none}."
         first = f"Use {self.everywhere}: no other method clearly beats it in any of {total}."
         others = {name: labels for name, labels in self._by_advice.items() if name != self.everywhere}
-        said = listed([f"{len(labels)} would advise {name}" for name, labels in others.items()]) if others else ""
+        each = [f"{counted(len(labels), 'variant')} would advise {name}" for name, labels in others.items()]
+        said = listed(each) if others else ""
         alone = f"looked at alone, {said}" if others else "it is the cheapest such method in each"
         return first, f"{self._range(self.everywhere)}; {alone}."
 
@@ -84,7 +90,7 @@ class Variants:
         """The variants that each advice is for, the most frequent first."""
         labels: dict[str, list[str]] = {}
         for label, one in self.answers.items():
-            labels.setdefault(one.advice or "nothing", []).append(label)
+            labels.setdefault(one.advice, []).append(label)
         return dict(sorted(labels.items(), key=lambda one: -len(one[1])))
 
     def _range(self, method: str) -> str:
@@ -111,7 +117,9 @@ def _some(labels: Sequence[str], most: int = 3) -> str:
 def write_index(folder: Path, variants: Sequence[tuple[str, str, Mapping[str, Any]]]) -> None:
     """Keep the (label, folder, what is varied) of all studies beside them."""
     rows = [{"label": label, "folder": name, "varied": dict(varied)} for label, name, varied in variants]
-    (folder / INDEX).write_text(json.dumps({"variants": rows}, indent=2))
+    scratch = folder / f"{INDEX}.tmp"
+    scratch.write_text(json.dumps({"variants": rows}, indent=2))
+    scratch.replace(folder / INDEX)
 
 
 def is_varied(folder: str | Path) -> bool:

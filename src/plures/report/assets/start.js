@@ -3,7 +3,7 @@ function setUpChips() {
   for (const one of page.methods) {
     const chip = element("button", null, { class: "chip", type: "button", "aria-pressed": "true", title: one.title || one.name });
     chip.dataset.method = one.name;
-    chip.append(element("span", null, { class: "dot", style: `background:${paint(one.name)}` }), one.name);
+    chip.append(glyph(one.name), one.name);
     chip.addEventListener("click", () => {
       if (shown.has(one.name)) shown.delete(one.name); else shown.add(one.name);
       if (!shown.size) names.forEach((name) => shown.add(name));

@@ -29,10 +29,13 @@ function row(cells, kind = "td") {
   return found;
 }
 
+function glyph(name) {
+  return element("span", null, { class: "glyph", "aria-hidden": "true", "data-glyph": looks[name].glyph, style: `color:${paint(name)}` });
+}
+
 function labeled(name) {
   const cell = element("td", null, { class: "text" });
-  const dot = element("span", null, { class: "dot", style: `background:${paint(name)};margin-right:.45rem` });
-  cell.append(dot, name);
+  cell.append(glyph(name), name);
   if (looks[name].title) cell.title = `${looks[name].title}. ${looks[name].summary}`;
   return cell;
 }
