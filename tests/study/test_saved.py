@@ -203,3 +203,13 @@ def test_a_study_without_a_finished_run_is_refused_with_the_way_on(folder):
 
     with pytest.raises(BadFile, match="holds no finished run; go on with: plures resume"):
         read_saved(folder)
+
+
+def test_labels_too_long_for_a_folder_are_kept_apart_and_read_back_whole(tmp_path):
+    long = [f"fedavg{'|finetune:epochs=1' * 20}{end}" for end in ("", "|guard")]
+
+    saved = read_saved(write_study(tmp_path / "study", {name: np.linspace(0.3, 0.7, 6) for name in long}))
+
+    assert saved.result.methods == long
+    assert saved.missing == ()
+    assert all(len(path.name) <= 200 for path in (tmp_path / "study" / "runs").iterdir())

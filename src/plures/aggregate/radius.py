@@ -169,7 +169,9 @@ def as_radius(given: Radius | float | str) -> Radius:
         build: Callable[..., Any] = named.entry.factory
         found: Radius = build(**named.options)
         return found
-    return given if isinstance(given, Radius) else Fixed(tau=given)
+    if isinstance(given, int | float) or not untraced(given):
+        return Fixed(tau=given)  # type: ignore[arg-type]
+    return given
 
 
 def radius_notes(radius: Radius, num_points: int, smallest_group: int | None = None) -> list[str]:

@@ -66,9 +66,7 @@ def compare_command(
     track: Annotated[
         list[str] | None, typer.Option("--track", help="'tensorboard:FOLDER' or 'mlflow[:URI]'; repeatable.")
     ] = None,
-    together: Annotated[
-        bool | None, typer.Option(help="Play seeds side by side; by default on an accelerator.")
-    ] = None,
+    together: Annotated[bool | None, typer.Option(help="Play seeds, and trials of tuning, side by side.")] = None,
     tune: Annotated[int, typer.Option(help="Tune every method on valid rows first, with so many trials each.")] = 0,
     out: Out = None,
 ) -> None:

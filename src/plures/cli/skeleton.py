@@ -26,7 +26,7 @@ from plures.errors import BadValue
 from plures.local import near, sgd
 from plures.methods.fedavg import fedavg
 from plures.registry import Limit, method
-from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
+from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights, untraced
 
 
 @method(
@@ -36,7 +36,7 @@ from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
 )
 def {name}(model: Model, *, plan: Plan = Plan(), lam: float = 0.1) -> Method:
     """Say in one line which models clients are served."""
-    if not lam >= 0:
+    if untraced(lam) and not lam >= 0:
         raise BadValue("lam", lam, "0 or more")
     base = fedavg(model, plan=plan)
 

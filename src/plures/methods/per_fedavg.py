@@ -93,7 +93,7 @@ def per_fedavg(
         return tree.subtract(last.weights, shared), private, info
 
     def serve(key: Key, shared: Weights, private: Tree, data: Data) -> Weights:
-        if rate == 0:
+        if untraced(rate) and rate == 0:
             return shared
         whole = Plan(steps=steps, batch=None, lr=rate)
         stop = num_steps(data.train, whole)

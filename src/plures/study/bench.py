@@ -8,8 +8,6 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import jax
-
 from plures.data import Federation
 from plures.engine import Run, Settings
 from plures.study.search import Range
@@ -105,8 +103,7 @@ def batches(bench: Bench, trials: Sequence[Trial]) -> list[Sequence[Trial]]:
 
 def run_ahead(bench: Bench, trials: Sequence[Trial], runs: Sequence[Settings], tells: Mapping[int, Any]) -> Ahead:
     """Runs of trials side by side, where that is wanted and can be done."""
-    wanted = jax.default_backend() != "cpu" if bench.together is None else bench.together
-    if not wanted:
+    if not bench.together:
         return {}
     jobs = {
         (trial.number, settings.seed): Job(trial.method, bench.shared(trial), settings, tell)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from plures.data import Federation
@@ -78,7 +77,7 @@ def compare(
     Every method is built before the first run starts, so a mistake in the last name costs no time. With ``out``
     finished runs are kept there and are not run again; ``keep_models``: with their last state, from which clients' models
     are made (None: where that is at most 256 MB a run). ``track`` names trackers, see ``plures.study.tracking``. ``together``
-    plays the seeds of a method side by side (None: on an accelerator). ``config`` is kept with every run; {"tuned":
+    plays the seeds of a method side by side (not by default: it pays for long runs alone). ``config`` is kept with every run; {"tuned":
     Tuned.chosen} in it keeps apart runs of other choices of tuning.
     """
     methods = [methods] if isinstance(methods, str) else methods
@@ -152,8 +151,7 @@ def played(
 
     On a CPU seeds side by side gain little, and cost the equality with a run alone to the last bit.
     """
-    wanted = jax.default_backend() != "cpu" if together is None else together
-    if not (wanted and len(jobs) > 1 and all(can_join(one.settings) for one in jobs.values())):
+    if not (together and len(jobs) > 1 and all(can_join(one.settings) for one in jobs.values())):
         for seed, job in jobs.items():
             yield seed, run_one(name, method, federation, unseen, *job)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,14 +56,20 @@ def newcomers_of(runs: Mapping[tuple[str, int], Kept]) -> pl.DataFrame | None:
     return labeled(found) if found else None
 
 
+LONGEST = 200
+"""Characters of a folder's name; file systems take 255."""
+
+
 def run_folder(out: Path, method: str, seed: int) -> Path:
-    """Where one run of a study is kept: different labels have different folders, whatever is in them."""
+    """Where one run of a study is kept: different labels have different folders, whatever is in them and however long they are."""
     name = quote(method, safe="=,+")
+    if len(name) > LONGEST:
+        name = f"{name[: LONGEST - 9]}~{zlib.crc32(method.encode()):08x}"
     return out / "runs" / (name if name.strip(".") else name.replace(".", "%2E")) / f"seed-{seed}"
 
 
 def label_of(folder: Path) -> str:
-    """The label of the method that a folder of runs is named for."""
+    """The label of the method that a folder of runs is named for; the beginning of it where it is long."""
     return unquote(folder.name)
 
 

@@ -125,7 +125,7 @@ def _places(folder: Path, study: Mapping[str, Any]) -> dict[Run, Path]:
     names = _asked(folder, study)
     seeds = [seed for seed in study.get("seeds") or () if isinstance(seed, int)]
     wanted = {(name, seed): run_folder(folder, name, seed) for name in names for seed in seeds}
-    return {**wanted, **{run: place for run, place in found.items() if run not in wanted}}
+    return {**wanted, **{run: place for run, place in found.items() if place not in wanted.values()}}
 
 
 def _asked(folder: Path, study: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ one method is tried with would depend on how its earlier trials went, and its dr
 
 Trials that differ in numbers alone share their programs: the step size, and options of methods that do not need to know them
 while they are built. Other options are constants, and each value is compiled anew, which takes most of the time with small
-models. On an accelerator trials that share programs are run side by side.
+models. Trials that share programs may be run side by side; for short trials that costs more in compiling than it gains.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def tune(
     ``strategy`` is "halving" or "random"; None is halving where rounds and trials allow it. ``search`` has ranges by name,
     "lr" or an option such as "ditto.lam"; ``seed`` is that of the draws, ``seeds`` those of the runs. Clients without
     valid rows do not count. With ``out`` finished trials are kept in its folder tuning, and are not run again. ``together``
-    runs trials side by side that can share their programs; None does so on an accelerator.
+    runs trials side by side that can share their programs.
     """
     limits = Settings.of({"rounds": rounds, **settings})
     _check(methods, federation, limits, seeds, trials, search or {})
