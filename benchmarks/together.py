@@ -111,6 +111,31 @@ def steps_row(name: str, make: Any, model: Model, world: Federation) -> dict[str
     }
 
 
+STUDIES = {"compare, 60 rounds": 60, "compare, 400 rounds": 400, "tune, 8 trials of 40 rounds": 40}
+
+
+def study_row(case: str) -> dict[str, Any]:
+    """A whole study both ways, with compiling, the best of two each; these need polars."""
+    from plures.study import compare, tune
+
+    world, spent = load("digits"), dict[bool, list[float]]({False: [], True: []})
+    compare(["fedavg"], world, rounds=2, seeds=(0,), plan=PLAN)
+    for together in (False, True, False, True):
+        began = time.perf_counter()
+        if case.startswith("compare"):
+            names = ["local_only", "fedavg", "ditto", "hypcluster:num_clusters=4"]
+            compare(names, world, rounds=STUDIES[case], seeds=(0, 1, 2), plan=PLAN, together=together)
+        else:
+            tune(["fedavg", "ditto"], world, rounds=STUDIES[case], trials=8, plan=PLAN, together=together)
+        spent[together].append(time.perf_counter() - began)
+    return {
+        "what": "study",
+        "case": case,
+        "one after another": min(spent[False]),
+        "side by side": min(spent[True]),
+    }
+
+
 def measure(rows: list[dict[str, Any]], keep: Callable[[], None]) -> None:
     """Add the rows that are not there yet, and keep each at once."""
     world = load("digits", num_clients=CLIENTS)
@@ -125,6 +150,11 @@ def measure(rows: list[dict[str, Any]], keep: Callable[[], None]) -> None:
                     rows.append(work())
                     keep()
                     print(rows[-1], flush=True)
+    for case in STUDIES:
+        if ("study", case) not in done:
+            rows.append(study_row(case))
+            keep()
+            print(rows[-1], flush=True)
 
 
 def device() -> str:
@@ -168,6 +198,18 @@ def report(found: dict[str, list[dict[str, Any]]]) -> str:
                 f"| {row['case']} | {base:.1f} | {row['one program']:.1f} | {base / row['one program']:.1f} | "
                 f"{row['side by side']:.1f} | {base / row['side by side']:.1f} | {row['gap']:.1e} |"
             )
+        studies = [row for row in rows if row["what"] == "study"]
+        if studies:
+            lines += [
+                "",
+                "Whole studies with compiling, best of two: four methods with three seeds, and tuning of two methods.",
+                "",
+                "| study | s, one after another | s, side by side | ratio |",
+                "|---|---|---|---|",
+            ]
+        for row in studies:
+            apart, beside = row["one after another"], row["side by side"]
+            lines.append(f"| {row['case']} | {apart:.1f} | {beside:.1f} | {apart / beside:.2f} |")
     return "\n".join(lines) + "\n"
 
 
