@@ -148,3 +148,11 @@ def test_a_name_in_quotes_is_replaced_where_it_stands(tmp_path):
     found = variants_of(tmp_path, text.replace('"fedavg"', '"ditto"'))
 
     assert [one.study.tune.search for one in found] == [{"ditto.lam": (0.2, 2.0)}, {"ditto.lam": (0.5, 5.0)}]
+
+
+def test_a_faulty_list_does_not_hide_what_else_is_wrong(tmp_path):
+    text = HEAD.replace('"fedavg"', '"fedavgg"') + '[vary]\nseeds = 3\n"plan.lr" = [0.1, -1.0]\n'
+
+    said = refusal_of(tmp_path, text)
+
+    assert [line.split(":")[0].strip() for line in said.splitlines()[1:]] == ["line 1", "line 12", "line 13"]

@@ -76,8 +76,7 @@ def test_a_variant_that_has_not_begun_is_missing_and_the_others_are_shown(tmp_pa
     found = read_variants(folder)
 
     assert list(found.studies) == ["grouped"]
-    assert len(found.missing) == 1
-    assert found.missing[0].startswith("later: there is no folder")
+    assert found.missing == (f"later: not started; go on with: plures resume {folder}",)
 
 
 def test_nothing_to_show_says_how_to_go_on(tmp_path):
@@ -167,3 +166,12 @@ def test_methods_that_are_not_in_all_variants_are_not_said_to_be_beaten(tmp_path
     found = read_variants(written(tmp_path, one=parts[0], other=parts[1]))
 
     assert found.sentences == ("No method was run in all 2 variants.", "Take local_only in one; fedavg in other.")
+
+
+def test_of_several_that_are_never_beaten_the_simplest_at_one_price_is_advised(tmp_path):
+    noise = 0.1 * np.where(np.arange(24) % 2, 1, -1)
+    near = {"local_only": ALONE - 0.3, "fedavg": ALONE + 0.01 + noise, "ifca": ALONE}
+    found = read_variants(written(tmp_path, one=near, other=near))
+
+    assert found.table.filter(found.table["unbeaten"])["method"].to_list() == ["fedavg", "ifca"] * 2
+    assert found.everywhere == "fedavg"

@@ -42,7 +42,7 @@ class Axis(NamedTuple):
 
 def make_variants(source: Source) -> list[Variant]:
     """The studies of a file with a section ``[vary]``, each of them checked; one error lists every mistake."""
-    axes = _axes(source)
+    axes, faulty = _axes(source)
     found, wrong = list[Variant](), dict[tuple[int, str], list[str]]()
     combined = list(itertools.product(*(range(len(one.values)) for one in axes.values())))
     labels: dict[str, int] = {}
@@ -60,27 +60,26 @@ def make_variants(source: Source) -> list[Variant]:
                 wrong.setdefault(mistake, []).append(label)
             continue
         found.append(Variant(label, _folder(number, len(combined), label), varied, study))
-    if wrong:
-        raise Refused(source.where, _told(source, wrong, len(combined)))
+    if wrong or faulty:
+        raise Refused(source.where, [*faulty, *_told(source, wrong, len(combined))])
     return found
 
 
-def _axes(source: Source) -> dict[str, Axis]:
-    """What is varied, by the names of settings; all that is wrong with it is said at once."""
+def _axes(source: Source) -> tuple[dict[str, Axis], list[tuple[int, str]]]:
+    """What is varied, by the names of settings, and (line, text) of what is wrong with the others."""
     given = source.values.get(VARY)
     listed = list(_lists((VARY,), given)) if isinstance(given, Mapping) else []
     if not listed:
-        raise Refused(source.where, [(source.lines.get((VARY,), 0), "vary must be a section with lists of values")])
+        return {}, [(source.lines.get((VARY,), 0), "vary must be a section with lists of values")]
     axes, wrong = dict[str, Axis](), list[tuple[int, str]]()
     for place, values in listed:
         name = ".".join(map(str, place[1:]))
         problem = _problem(name, values, axes)
         if problem:
             wrong.append((line_of(place, source.lines) or 0, problem))
-        axes[name] = Axis(place, values)
-    if wrong:
-        raise Refused(source.where, wrong)
-    return axes
+        else:
+            axes[name] = Axis(place, values)
+    return axes, wrong
 
 
 def _lists(place: Place, given: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
@@ -119,7 +118,6 @@ def _chosen(source: Source, axes: Mapping[str, Axis], choice: Mapping[str, int])
             path = _put(values, name.split("."), deepcopy(axis.values[number]))
         except BadValue as error:
             raise Refused(source.where, [(line_of(axis.place, source.lines) or 0, str(error))]) from error
-        lines = {at: line for at, line in lines.items() if at[: len(path)] != path}
         lines |= {(*path, *rest): line for rest, line in _under((*axis.place, number), source.lines)}
     return Source(source.where, values, lines)
 

@@ -144,6 +144,9 @@ def read_variants(folder: str | Path) -> Variants:
     studies, missing = dict[str, Saved](), list[str]()
     index = read_index(folder)
     for label, (name, _) in index.items():
+        if not (folder / name).is_dir():
+            missing.append(f"{label}: not started; go on with: plures resume {folder}")
+            continue
         try:
             studies[label] = read_saved(folder / name)
         except BadFile as error:
