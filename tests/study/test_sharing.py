@@ -5,10 +5,10 @@ import pytest
 
 from plures.data import load
 from plures.engine.play import play
-from plures.errors import UserError
+from plures.errors import BadValue, UserError
 from plures.registry import METHODS, PERSONALIZERS
 from plures.study import bench as benches
-from plures.study import tune
+from plures.study import build_method, build_model, tune
 from plures.study.search import numbers_in, space_of
 from plures.types import Plan
 
@@ -114,3 +114,12 @@ def test_every_method_comes_to_the_same(alone, text, monkeypatch):
         np.testing.assert_allclose(np.array(one[2:4], float), np.array(two[2:4], float), atol=2e-3)
     if text in SHARING:
         assert None not in made[0].known.values()
+
+
+@pytest.mark.parametrize(("text", "place"), [("ditto|guard", 0), ("fedavg|mapper:epochs=1", 1)])
+def test_numbers_go_to_their_part_of_the_text(text, place):
+    model = build_model("softmax", load("logistic_clusters", num_clients=3, rows=12))
+
+    build_method(text, model, plan=PLAN, numbers={(place, "lam"): 0.5})
+    with pytest.raises(BadValue, match="lam must be"):
+        build_method(text, model, plan=PLAN, numbers={(place, "lam"): -1.0})
