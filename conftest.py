@@ -9,6 +9,10 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llv
 # A command that a test runs turns on the store of compiled programs, and such programs cannot be stored.
 os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 
+# Workers have stores of their own: one would read what another is still writing.
+if "PYTEST_XDIST_WORKER" in os.environ and "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] += "/" + os.environ["PYTEST_XDIST_WORKER"]
+
 import jax
 import pytest
 
