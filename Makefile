@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## Compare methods on the embedded federation and write the run folder
 	$(BIN)/plures compare --out runs/demo
 
-# Most of the time of the tests is compiling: without optimization and fusion it takes half, and nothing is compiled twice.
+# Most of the time of the tests is compiling: without optimization and fusion it takes half, and no worker compiles a program twice.
 FAST_TO_COMPILE := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 QUICK := XLA_FLAGS="$(FAST_TO_COMPILE)" JAX_ENABLE_COMPILATION_CACHE=true JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/tests-xla \
   JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from plures.cli.data import say
 from plures.errors import BadValue
+from plures.report.page import NAME, write_page
 from plures.report.results import CLIENT_LEGEND, client_table, difference_table, settings_table
 from plures.report.terminal import LEGEND, leaderboard
 from plures.report.variants import variants_table, write_variants_page
@@ -20,7 +21,6 @@ from plures.study.headline import answer
 from plures.study.saved import Saved, read_saved
 from plures.study.variants import is_varied, read_variants
 
-PAGE = "report.html"
 console = Console()
 Folder = Annotated[Path, typer.Argument(help="A folder that plures compare or plures run wrote.")]
 
@@ -88,7 +88,7 @@ def tell_variants(folder: Path, out: Path | None = None) -> Path:
     """Print what to take in each of several studies, and write their table and their page."""
     found = read_variants(folder)
     for one in found.studies.values():
-        if not (one.folder / PAGE).exists():
+        if not (one.folder / NAME).exists():
             write_report(one)
     found.table.write_csv(folder / "variants.csv")
     found.table.write_parquet(folder / "variants.parquet")
@@ -117,9 +117,7 @@ def keep_command(out: Path, given: object) -> None:
 
 
 def write_report(saved: Saved, out: Path | None = None) -> Path:
-    """The page of a study; plotly is loaded only here, so that other commands start fast."""
-    from plures.report.page import write_page
-
+    """The page of a study."""
     return write_page(saved, out)
 
 

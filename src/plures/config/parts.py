@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from plures.data import DataSpec
 from plures.data.loading import known_set
+from plures.toml_lines import Place
 from plures.types import Plan
 
 
@@ -119,10 +120,15 @@ class TunePart(Part):
         return dict(found)
 
 
-def flat(given: Mapping[str, Any], owner: str = "") -> Iterator[tuple[str, Any]]:
+def flat(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Values by their names: without quotes, ``ditto.lam`` in TOML is a table in a table."""
+    return ((".".join(map(str, place)), value) for place, value in leaves(given))
+
+
+def leaves(given: Mapping[str, Any], place: Place = ()) -> Iterator[tuple[Place, Any]]:
+    """(place, value) of everything in tables and in tables in them."""
     for name, value in given.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{owner}{name}.")
+            yield from leaves(value, (*place, name))
         else:
-            yield f"{owner}{name}", value
+            yield (*place, name), value

@@ -13,7 +13,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from plures.config.parts import flat
+from plures.config.parts import flat, leaves
 from plures.config.reading import make_study
 from plures.config.source import Refused, Source
 from plures.config.study import Study
@@ -68,7 +68,7 @@ def make_variants(source: Source) -> list[Variant]:
 def _axes(source: Source) -> tuple[dict[str, Axis], list[tuple[int, str]]]:
     """What is varied, by the names of settings, and (line, text) of what is wrong with the others."""
     given = source.values.get(VARY)
-    listed = list(_lists((VARY,), given)) if isinstance(given, Mapping) else []
+    listed = list(leaves(given, (VARY,))) if isinstance(given, Mapping) else []
     if not listed:
         return {}, [(source.lines.get((VARY,), 0), "vary must be a section with lists of values")]
     axes, wrong = dict[str, Axis](), list[tuple[int, str]]()
@@ -80,15 +80,6 @@ def _axes(source: Source) -> tuple[dict[str, Axis], list[tuple[int, str]]]:
         else:
             axes[name] = Axis(place, values)
     return axes, wrong
-
-
-def _lists(place: Place, given: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
-    """(place, values) of everything that is varied: a name with dots may be tables in tables."""
-    for name, value in given.items():
-        if isinstance(value, Mapping):
-            yield from _lists((*place, name), value)
-        else:
-            yield (*place, name), value
 
 
 def _problem(name: str, values: Any, others: Mapping[str, Axis]) -> str:
