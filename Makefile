@@ -7,7 +7,7 @@ WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster bench-threshold bench-convex bench-fedclup bench-lgmix bench-advice bench-page bench-together pictures docs docs-serve clean
+.PHONY: help setup demo test quick test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster bench-threshold bench-convex bench-fedclup bench-lgmix bench-advice bench-page bench-programs pictures docs docs-serve clean reproduce measure layers
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -24,13 +24,29 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## Compare methods on the embedded federation and write the run folder
 	$(BIN)/plures compare --out runs/demo
 
-# Most of the time of the tests is compiling: without optimization and fusion it takes half, and no worker compiles a program twice.
-FAST_TO_COMPILE := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
-QUICK := XLA_FLAGS="$(FAST_TO_COMPILE)" JAX_ENABLE_COMPILATION_CACHE=true JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/tests-xla \
+PAPER ?=
+SCALE ?= small
+reproduce: $(READY)  ## Repeat a paper: make reproduce PAPER=fedclup SCALE=small (without PAPER: list them)
+	$(BIN)/plures reproduce $(PAPER) --scale $(SCALE)
+
+# Most of the time of the tests is compiling (see conftest.py): no worker compiles a program twice.
+STORED := JAX_ENABLE_COMPILATION_CACHE=true JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/tests-xla \
   JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+PYTEST := OPENBLAS_NUM_THREADS=1 $(STORED) $(BIN)/python -m pytest
 
 test: $(READY)  ## Run the test suite (what CI runs)
-	OPENBLAS_NUM_THREADS=1 $(QUICK) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not slow"
+
+# With METHOD=ditto: the contract of that method and its own tests.
+CORE := errors types tree keys registry wording method local
+QUICK_TESTS := $(if $(METHOD),\
+  $(wildcard tests/methods/test_$(METHOD).py tests/methods/*/test_$(METHOD).py tests/personalize/test_$(METHOD).py) \
+  $(wildcard src/plures/methods/$(METHOD).py src/plures/methods/*/$(METHOD).py src/plures/personalize/$(METHOD).py),\
+  tests/test_layers.py tests/test_structure.py tests/test_errors.py tests/test_registry.py $(CORE:%=src/plures/%.py) \
+  tests/cli/test_cli.py::test_a_study_file_runs)
+
+quick: $(READY)  ## A minute and a half for the loop of a day; with METHOD=ditto half a minute on one method
+	CONTRACT_OF=$(or $(METHOD),fedavg) $(PYTEST) -n 0 -m "not slow" tests/contract/test_contract.py $(QUICK_TESTS)
 
 test-all: $(READY)  ## Run the test suite with the slow tests
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
@@ -38,10 +54,10 @@ test-all: $(READY)  ## Run the test suite with the slow tests
 check: $(READY) format lint types test  ## Format, lint, types and tests
 
 format: $(READY)  ## Format the code
-	$(BIN)/ruff format src tests benchmarks examples docs
+	$(BIN)/ruff format src papers tests benchmarks examples docs
 
 lint: $(READY)  ## Lint the code
-	$(BIN)/ruff check src tests benchmarks examples docs
+	$(BIN)/ruff check src papers tests benchmarks examples docs
 
 types: $(READY)  ## Check types (strict on src/)
 	$(BIN)/mypy
@@ -74,7 +90,7 @@ bench-convex: $(READY)  ## Time convex clustering against CVXPY, its paths, and 
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/convex.py
 
 bench-fedclup: $(READY)  ## Time a path of FedCLUP's strengths, exactly and iterated, and count rounds; writes benchmarks/fedclup.md
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/fedclup.py
+	OPENBLAS_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python benchmarks/fedclup.py
 
 bench-lgmix: $(READY)  ## Time a round of LG-Mix against one of FedAvg, and its trace; writes benchmarks/lgmix.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/lgmix.py
@@ -82,11 +98,17 @@ bench-lgmix: $(READY)  ## Time a round of LG-Mix against one of FedAvg, and its 
 bench-advice: $(READY)  ## Ask for advice on worlds whose answer is known, ten seeds each; writes benchmarks/advice.md
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/advice.py
 
-bench-together: $(READY)  ## Time seeds and step sizes side by side and write benchmarks/together.md
-	$(BIN)/python benchmarks/together.py
+bench-programs: $(READY)  ## Time step sizes that share a program and write benchmarks/shared_programs.md
+	$(BIN)/python benchmarks/shared_programs.py
 
 bench-page: $(READY)  ## Measure the size and the loading time of the report page (needs chromium); writes benchmarks/page.md
 	$(BIN)/python benchmarks/page.py
+
+layers: $(READY)  ## Draw the layers again in README.md, CONTRIBUTING.md and docs/design.md
+	$(BIN)/python docs/site/layer_diagram.py
+
+measure: $(READY)  ## Measure the house and write the table of docs/design.md (TEST_SECONDS=... with the time of make test)
+	$(BIN)/python benchmarks/measure.py $(if $(TEST_SECONDS),--test-seconds $(TEST_SECONDS))
 
 pictures: $(READY)  ## Draw the pictures of docs/heterogeneity
 	$(BIN)/python docs/heterogeneity/draw.py

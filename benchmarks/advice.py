@@ -22,8 +22,8 @@ import numpy as np
 import scipy
 
 import plures
+from plures.advise.family_advice import FamilyAdvice, advise
 from plures.data import Federation, from_arrays, load
-from plures.study.advice import Advice, advise
 
 FIRST, SEEDS, BAR = 200, 10, 9
 """Seeds below the first were looked at while the rule was made."""
@@ -182,7 +182,7 @@ def answers(known: Known, seeds: int) -> Counted:
     return Counted(right, beside, wrong, (time.perf_counter() - began) / seeds)
 
 
-def clocked() -> tuple[float, float, Advice]:
+def clocked() -> tuple[float, float, FamilyAdvice]:
     """Seconds by the clock and of the processor for 1,000 clients of 100 rows and 50 columns, ten classes."""
     drawn = np.random.default_rng(0)
     number, rows, dim = CLOCK.values()
@@ -224,7 +224,7 @@ def main() -> None:
         return
     clock, processor, found = clocked()
     text = [
-        "# Advice",
+        "# FamilyAdvice",
         "",
         f"Made by `make bench-advice` with plures {plures.__version__}, jax {jax.__version__}, numpy {np.__version__}, scipy {scipy.__version__}, "
         f"Python {platform.python_version()}, {os.cpu_count()} CPU cores, load average {load_average:.2f} at the start.",
@@ -246,7 +246,7 @@ def main() -> None:
         "",
         f"{CLOCK['clients']:,} clients of {CLOCK['rows']} rows and {CLOCK['columns']} columns, ten classes, in four clusters: {clock:.0f} s by the clock, {processor:.0f} s of "
         f"the processor (one thread of BLAS, load average {os.getloadavg()[0]:.2f}); the bar is {BAR_SECONDS:.0f} s. {found.rows.num} clients, drawn at random, and their training and valid rows are looked "
-        f"at. It says {found.family}, with {found.found.k if found.found else 0} clusters.",
+        f"at. It says {found.family}, with {found.clusters.k if found.clusters else 0} clusters.",
         "",
     ]
     Path(__file__).with_suffix(".md").write_text("\n".join(text))

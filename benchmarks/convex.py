@@ -27,7 +27,7 @@ from sklearn.datasets import make_moons
 from sklearn.metrics import adjusted_rand_score
 
 import plures
-from plures.data.clustered import ellipses, on_ellipses
+from plures.data.worlds.known_optima import ellipses, on_ellipses
 from plures.solvers import (
     Clients,
     Graph,
@@ -194,7 +194,7 @@ def one_path(name: str, number: int) -> None:
         x, y = hinges(number)
         start = time.perf_counter()
         clients = clients_of(x, y)
-        graph = nearest(consensus(clients).slopes, NEIGHBORS)
+        graph = nearest(consensus(clients).gradients, NEIGHBORS)
     whole = consensus(clients, graph, tol=1e-3)
     before = time.perf_counter()
     found = follow(clients, graph, grid(whole.alpha_hat, LAMBDAS, LEAST), whole)
@@ -249,7 +249,7 @@ def one_large(seed: int = 0, number: int = LARGE) -> None:
     clients = clients_of(x, y)
     arrays = time.perf_counter()
     whole = consensus(clients)
-    graph = nearest(whole.slopes, NEIGHBORS)
+    graph = nearest(whole.gradients, NEIGHBORS)
     ready = time.perf_counter()
     found = solve(Problem(clients, graph, LARGE_ALPHA), start=np.broadcast_to(whole.model, (number, clients.dim)))
     done = time.perf_counter()

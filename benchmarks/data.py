@@ -24,8 +24,9 @@ from sklearn.linear_model import LogisticRegression, Ridge
 import plures
 from plures.data import Federation, from_arrays, load, partition
 from plures.data.federation import Examples, assemble
-from plures.data.partition.deal import pool_of
-from plures.study import build_model, compare
+from plures.data.partition.redistribution import pool_of
+from plures.study import build_model
+from plures.study.grid import compare
 from plures.study.statistics import worst_decile
 from plures.types import Plan
 

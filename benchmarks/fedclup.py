@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 
 import plures
-from plures.envelope import Bounds, client_step, envelope, num_inner, server_step
-from plures.solvers import Quadratics, Solved, fedclup
+from papers.fedclup.algorithms import fedclup
+from plures.moreau import Bounds, client_step, envelope, num_inner, server_step
+from plures.solvers import PenalizedSolution, Quadratics
 
 PARTS = ("path", "rounds")
 CLIENTS, ROWS, DIM, LAMBDAS, BAR_SECONDS, BAR_TIMES = 1_000, 100, 50, 50, 2.0, 100.0
@@ -43,7 +44,7 @@ def regressions(seed: int, *, num: int, rows: int, spread: np.ndarray) -> tuple[
     return x, np.einsum("mnd,md->mn", x, truth) + rng.normal(size=(num, rows))
 
 
-def exactly(x: np.ndarray, y: np.ndarray, lams: np.ndarray) -> tuple[float, float, Solved]:
+def exactly(x: np.ndarray, y: np.ndarray, lams: np.ndarray) -> tuple[float, float, PenalizedSolution]:
     """Seconds by the clock and of the processor from rows to the models of all strengths, and these."""
     start = time.perf_counter(), time.process_time()
     found = Quadratics.from_rows(x, y).path(lams)

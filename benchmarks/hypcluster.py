@@ -43,10 +43,10 @@ from ours import MODELS
 from plures import tree
 from plures.data import from_arrays
 from plures.engine import Runner, Settings, prepare
-from plures.engine.play import clients_at, cohort_of, play
 from plures.engine.round import train_one
+from plures.engine.rounds import clients_at, cohort_of, play
 from plures.engine.state import State, first_state
-from plures.methods.hypcluster import hypcluster
+from plures.methods.clustering.hypcluster import hypcluster
 from plures.types import Key, Model, Plan, Weights
 
 HERE = Path(__file__).resolve().parent

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import plures
+from plures.builders import build_method, build_model
 from plures.data import Federation, from_arrays, load
 from plures.engine import Settings, prepare
-from plures.methods._traces import Moments, trace_of
-from plures.study.spec import build_method, build_model
+from plures.methods.lgmix.traces import FeatureMoments, trace_of
 from plures.types import Plan
 
 PARTS = ("rounds", "trace")
@@ -110,7 +110,7 @@ def timed(federation: Federation, model_name: str, batch: int, executor: str) ->
 def one_turn(runner: object, begun: tuple) -> float:
     """Seconds of the processor for the rounds of a run from its beginning, all in one call."""
     from plures import tree
-    from plures.engine.play import play
+    from plures.engine.rounds import play
 
     state, _, phase, _ = begun
     places = tree.at(runner.places, slice(0, runner.num_seen))
@@ -159,10 +159,10 @@ def with_eigenvalues(blocks: jax.Array) -> jax.Array:
     return trace_of(_grown(blocks, cross=True), centered=True, normalized=False, drop_smallest=True)
 
 
-def _grown(blocks: jax.Array, *, cross: bool) -> Moments:
+def _grown(blocks: jax.Array, *, cross: bool) -> FeatureMoments:
     counts = jnp.ones(blocks.shape[1], bool)
     step = lambda moments, block: (moments.with_rows(block, counts), None)  # noqa: E731
-    return jax.lax.scan(step, Moments.none(blocks.shape[-1], cross=cross), blocks)[0]
+    return jax.lax.scan(step, FeatureMoments.none(blocks.shape[-1], cross=cross), blocks)[0]
 
 
 def looped(features: np.ndarray) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 
 from plures.data import from_arrays
 from plures.engine import Runner, Settings, prepare
-from plures.engine.play import cohort_of, play
+from plures.engine.rounds import cohort_of, play
 from plures.engine.state import first_state
 from plures.methods.fedavg import fedavg
 from plures.models.linear import softmax

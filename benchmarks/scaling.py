@@ -20,7 +20,7 @@ import numpy as np
 
 from plures.data import from_arrays
 from plures.engine import Settings, prepare
-from plures.engine.play import play
+from plures.engine.rounds import play
 from plures.engine.state import first_state
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import plures
 from plures import tree
 from plures.local import mean_loss, objective, sgd
+from plures.method import keep_download
 from plures.methods.fedavg import fedavg
 from plures.registry import method
-from plures.types import keep_download
 
 
 @method(title="Own mix")

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 from written import blocks, commands, parse_line
 
+from papers.common.registry import import_papers
 from plures import aggregate, registry
 from plures.aggregate import AGGREGATORS
 from plures.cli.skeleton import write_skeleton
@@ -100,7 +101,7 @@ def test_the_skeleton_of_a_method_keeps_the_contract(page_module, tmp_path):
 
 
 def test_readme_names_only_what_exists():
-    known = {name for one in [*REGISTRIES, AGGREGATORS] for name in one} | set(aggregate.__all__)
+    known = {name for one in [*REGISTRIES, AGGREGATORS, import_papers()] for name in one} | set(aggregate.__all__)
     section = (ROOT / "README.md").read_text().split("## In the box")[1].split("\n## ")[0]
     cells = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ")]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plures.config import make_variants, read_source
+from plures.app import make_variants, read_source
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from plures.keys import Purpose, derive, root, shuffled
+from plures.keys import Purpose, derive, permute, root
 
 COUNTS = (1, 2, 3, 4, 5, 7, 8, 13, 31, 64, 97)
 LONGEST = max(COUNTS)
@@ -18,7 +18,7 @@ LONGEST = max(COUNTS)
 def permutations():
     """(keys, counts, positions): three keys, counts traced under vmap, all padded to the longest."""
     index = jnp.arange(LONGEST)
-    by_count = jax.vmap(lambda key, count: shuffled(key, index, count), (None, 0))
+    by_count = jax.vmap(lambda key, count: permute(key, index, count), (None, 0))
     by_key = jax.jit(jax.vmap(by_count, (0, None)))
     return np.asarray(by_key(jax.random.split(root(0), 3), jnp.array(COUNTS)))
 
@@ -34,7 +34,7 @@ def test_shuffled_is_a_permutation_for_traced_counts(permutations, place):
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6])
 def test_shuffled_is_a_permutation_for_static_counts(count):
-    found = shuffled(root(3), jnp.arange(count), count)
+    found = permute(root(3), jnp.arange(count), count)
 
     assert sorted(found.tolist()) == list(range(count))
 
@@ -42,7 +42,7 @@ def test_shuffled_is_a_permutation_for_static_counts(count):
 def test_static_and_traced_counts_give_the_same_permutation(permutations):
     key = jax.random.split(root(0), 3)[0]
 
-    static = shuffled(key, jnp.arange(LONGEST), 13)
+    static = permute(key, jnp.arange(LONGEST), 13)
 
     np.testing.assert_array_equal(static, permutations[0, COUNTS.index(13)])
 
@@ -50,7 +50,7 @@ def test_static_and_traced_counts_give_the_same_permutation(permutations):
 def test_padding_does_not_change_the_permutation(permutations):
     key = jax.random.split(root(0), 3)[0]
 
-    short = shuffled(key, jnp.arange(7), 7)
+    short = permute(key, jnp.arange(7), 7)
 
     np.testing.assert_array_equal(short, permutations[0, COUNTS.index(7), :7])
 
@@ -60,11 +60,11 @@ def test_positions_past_the_end_stay_among_the_own_rows(permutations):
 
 
 def test_no_rows_at_all_is_harmless():
-    assert shuffled(root(0), jnp.arange(3), 0).tolist() == [0, 0, 0]
+    assert permute(root(0), jnp.arange(3), 0).tolist() == [0, 0, 0]
 
 
 def test_shuffled_keeps_the_index_type():
-    assert shuffled(root(0), jnp.arange(3, dtype=jnp.int32), 3).dtype == jnp.int32
+    assert permute(root(0), jnp.arange(3, dtype=jnp.int32), 3).dtype == jnp.int32
 
 
 def test_another_key_gives_another_permutation(permutations):
@@ -76,7 +76,7 @@ def test_another_key_gives_another_permutation(permutations):
 def test_every_permutation_of_four_is_equally_likely():
     """Chi-square over the 24 permutations; 12,000 draws expect 500 of each."""
     draws = jax.random.split(root(1), 12_000)
-    found = np.asarray(jax.jit(jax.vmap(lambda key: shuffled(key, jnp.arange(4), 4)))(draws))
+    found = np.asarray(jax.jit(jax.vmap(lambda key: permute(key, jnp.arange(4), 4)))(draws))
 
     _, seen = np.unique(found @ [64, 16, 4, 1], return_counts=True)
 

@@ -14,13 +14,15 @@ from plures.contract import worlds
 from plures.engine import run
 from plures.errors import BadValue, UnknownChoice, Unsupported
 from plures.methods.fedavg import fedavg
-from plures.methods.fedbn import fedbn
-from plures.methods.momentum_clustering import momentum_clustering
+from plures.methods.parts.fedbn import fedbn
 from plures.methods.scaffold import scaffold
+from plures.methods.threshold.momentum_clustering import momentum_clustering
 from plures.models.cifar import cifar_cnn
-from plures.norms import guarded, has_norm, has_statistics, normalized, recalibrated
-from plures.study import build_method, compare
-from plures.types import Data, Plan, Rows, Weights
+from plures.models.norm_layers import has_norm, has_statistics, recalibrated
+from plures.study import build_method
+from plures.study.grid import compare
+from plures.types import Data, Plan, Rows
+from plures.wrap.norms import normalized
 
 NORMED = worlds.model(norm=True)
 STEP = Plan(steps=1, batch=None, lr=0.2)
@@ -90,7 +92,7 @@ def test_what_travels(policy, absent):
 
     names = tree.paths(method.send(server, jnp.zeros((), jnp.int32)))
 
-    assert method.norm == policy
+    assert method.traits.norm == policy
     for word in ("BatchNorm", "stats"):
         assert any(word in name for name in names) == (word not in absent), word
 
@@ -131,16 +133,6 @@ def test_recalibrating_serves_the_shared_model_with_own_statistics():
 
     wanted = recalibrated(NORMED, jax.random.key(0), weights, own)
     assert jax.tree.all(jax.tree.map(lambda a, b: jnp.allclose(a, b, atol=1e-6), served, wanted))
-
-
-def test_a_variance_that_would_not_stay_positive_falls_to_a_tenth():
-    def of(mean, var):
-        return Weights((), {"variant": {"mean": jnp.array(mean), "var": jnp.array(var)}})
-
-    found = guarded(of([1.0, 1.0], [2.0, 2.0]), of([-1.0, -1.0], [-1.0, 0.01])).stats["variant"]
-
-    np.testing.assert_allclose(found["mean"], [-1.0, -1.0])
-    np.testing.assert_allclose(found["var"], [0.2, 0.01])
 
 
 @pytest.mark.slow
@@ -224,9 +216,9 @@ def test_what_is_refused(build, error, text):
 def test_group_norm_is_normalization_without_statistics():
     assert has_norm(GROUPED)
     assert not has_statistics(GROUPED)
-    assert normalized(fedavg(GROUPED), "local").norm == "local"
+    assert normalized(fedavg(GROUPED), "local").traits.norm == "local"
     assert not has_norm(worlds.model())
-    assert isinstance(scaffold(NORMED).norm, str)
+    assert isinstance(scaffold(NORMED).traits.norm, str)
 
 
 @pytest.mark.slow

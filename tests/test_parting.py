@@ -9,16 +9,17 @@ from plures import tree
 from plures.contract import worlds
 from plures.engine import run
 from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.methods.clustering.hypcluster import hypcluster
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
-from plures.methods.fedbabu import fedbabu
-from plures.methods.fedper import fedper
-from plures.methods.fedrep import fedrep
-from plures.methods.hypcluster import hypcluster
-from plures.methods.lg_fedavg import lg_fedavg
+from plures.methods.parts.fedbabu import fedbabu
+from plures.methods.parts.fedper import fedper
+from plures.methods.parts.fedrep import fedrep
+from plures.methods.parts.lg_fedavg import lg_fedavg
 from plures.methods.scaffold import scaffold
-from plures.parting import leaves_of_part, parted, parting
+from plures.models.parts import leaves_of_part, parting
 from plures.types import Data, Plan, Rows, Weights
+from plures.wrap.private_parts import parted
 
 MODEL = worlds.model(parts=True)
 NORMED = worlds.model(norm=True)

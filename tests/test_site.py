@@ -9,12 +9,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from method_pages import FAMILIES, all_pages, as_markdown
+from reference_pages import KINDS, reference_pages
 from written import blocks, commands, parse_line
 
+from plures.method import Method
 from plures.registry import METHODS, PERSONALIZERS
-from plures.report.entries import all_cards, formula_of, line_kind, option_rows
-from plures.report.method_pages import FAMILIES, all_pages, as_markdown
-from plures.types import Method
+from plures.report.entries import all_cards
+from plures.report.options import formula_of, line_kind, option_rows
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -56,12 +58,28 @@ def test_the_contents_list_every_entry_once_and_in_a_family(pages, cards):
     assert {card.family for card in cards.values()} == set(FAMILIES)
 
 
-def test_a_page_has_a_row_for_every_option_with_its_default(pages):
+def test_a_page_has_a_row_for_every_option_with_its_default_and_sentence(pages):
     for entry in ENTRIES:
-        for name, kind, default in option_rows(entry):
-            row = next(line for line in pages[f"{entry.name}.md"].splitlines() if line.startswith(f"| `{name}` |"))
-            assert kind in row
-            assert default in row
+        for option in option_rows(entry):
+            rows = pages[f"{entry.name}.md"].splitlines()
+            row = next(line for line in rows if line.startswith(f"| `{option.name}` |"))
+            assert option.kind in row
+            assert option.default in row
+            assert row.endswith(f"| {as_markdown(option.sentence)} |")
+
+
+def test_models_data_and_channels_have_pages_with_all_options():
+    made = reference_pages()
+
+    for name, kind in KINDS.items():
+        for entry in kind.entries.values():
+            (section,) = re.findall(rf"^## {entry.name}\n(.*?)(?=^## |\Z)", made[f"reference/{name}"], re.S | re.M)
+            for option in option_rows(entry):
+                assert f"| `{option.name}` | {option.kind} | `{option.default}` |" in section
+    assert (
+        "| `eval_every` | int or None | `None` | Rounds from one evaluation to the next"
+        in made["reference/settings.md"]
+    )
 
 
 def test_a_page_shows_the_formulas_of_the_file_as_they_stand(pages):
@@ -167,9 +185,7 @@ def test_the_glossary_explains_every_word_of_the_style_guide():
 
 
 def test_links_out_of_the_docs_lead_to_pages_of_the_site(hooks):
-    text = (
-        "[a](../benchmarks/data.md) [b](fedclup) [c](../examples/own_data.py#top) [d](../Makefile) [e](fedclup.md)"
-    )
+    text = "[a](../benchmarks/data.md) [b](../papers/fedclup/results/) [c](../examples/own_data.py#top) [d](../Makefile) [e](fedclup.md)"
 
     assert hooks.relinked(text, "choosing.md") == (
         "[a](benchmarks/data.md) [b](fedclup/index.md) [c](examples/own_data.md#top) d [e](fedclup.md)"

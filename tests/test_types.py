@@ -5,10 +5,11 @@ from dataclasses import replace
 import jax.numpy as jnp
 import pytest
 
-from plures.data import worlds
 from plures.errors import BadValue
+from plures.method import keep_download, stateless
 from plures.methods.fedavg import fedavg
-from plures.types import Plan, Rows, keep_download, stateless
+from plures.models import linear
+from plures.types import Plan, Rows
 
 MINE = Rows(jnp.arange(10.0), jnp.arange(10) * 100, start=4, count=3, capacity=5)
 
@@ -55,14 +56,14 @@ def test_a_plan_that_cannot_work_is_refused(options, message):
 
 
 def test_a_client_is_offered_and_answered_what_it_is_sent():
-    method = replace(fedavg(worlds.linear.mean((0,), 1)), send=lambda server, uid: server + uid)
+    method = replace(fedavg(linear.mean((0,), 1)), send=lambda server, uid: server + uid)
 
     assert (method.offered(10, 3), method.answered(20, 4)) == (13, 24)
 
 
 def test_own_offers_and_answers_win_over_what_is_sent():
     method = replace(
-        fedavg(worlds.linear.mean((0,), 1)),
+        fedavg(linear.mean((0,), 1)),
         offer=lambda server, uid: "offer",
         answer=lambda server, uid: "answer",
     )

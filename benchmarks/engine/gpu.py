@@ -20,7 +20,7 @@ from cases import CASES, LEARNING_RATE, Case, make_data
 from jax import lax
 from ours import MODELS, make_runner
 
-from plures.engine.play import play
+from plures.engine.rounds import play
 from plures.engine.state import first_state
 from plures.models import cnn
 from plures.types import Model, Weights

@@ -11,7 +11,7 @@ from cases import LEARNING_RATE, PARAMETERS, Case
 
 from plures.data import from_arrays
 from plures.engine import Runner, Settings, prepare
-from plures.engine.play import play
+from plures.engine.rounds import play
 from plures.engine.state import first_state
 from plures.methods.fedavg import fedavg
 from plures.models.cnn import emnist_cnn

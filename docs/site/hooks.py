@@ -12,13 +12,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from posixpath import dirname, relpath
 
+from method_pages import FAMILIES, all_pages
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
+from reference_pages import reference_pages
 
 from plures.registry import Entry
 from plures.report.entries import Card, all_cards
-from plures.report.method_pages import FAMILIES, all_pages
 
 DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
@@ -32,8 +33,16 @@ ITEM = re.compile(r"(?:\*|-|\d+\.) ")
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages that are made, and name all pages in the navigation."""
     cards = all_cards()
-    for place, text in {**method_pages(cards), **benchmark_pages(), **example_pages(), **assets()}.items():
+    for place, text in {
+        **pages_of_methods(cards),
+        **reference_pages(),
+        **benchmark_pages(),
+        **example_pages(),
+        **assets(),
+    }.items():
         files.append(File.generated(config, place, content=text))
+    for place, path in results().items():
+        files.append(File.generated(config, place, abs_src_path=str(path)))
     for place, text in folder_pages().items():
         files.append(File.generated(config, place, content=text, inclusion=InclusionLevel.NOT_IN_NAV))
     config.nav = filled(config.nav, cards)
@@ -54,7 +63,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     return outside_code(text, lambda words: with_methods(words, known))
 
 
-def method_pages(cards: list[Card]) -> dict[str, str]:
+def pages_of_methods(cards: list[Card]) -> dict[str, str]:
     """A page for every method and personalizer, and one that lists them."""
     return {f"methods/{name}": text for name, text in all_pages(cards, mentions).items()}
 
@@ -81,20 +90,32 @@ def example_pages() -> dict[str, str]:
     return found
 
 
+def results() -> dict[str, Path]:
+    """The tables and pictures of the papers: those of papers/three_approaches/results are in three-approaches/."""
+    paths = sorted(path for path in (ROOT / "papers").glob("*/results/*") if path.is_file())
+    return {f"{paper_of(path.parent)}/{path.name}": path for path in paths}
+
+
+def paper_of(results: Path) -> str:
+    """The name of a paper's page, from its folder of results."""
+    return results.parent.name.replace("_", "-")
+
+
 def folder_pages() -> dict[str, str]:
-    """A list of files for every folder of docs/ that has no page of its own."""
+    """A list of files for every folder that has no page of its own: of docs/, and of the papers' results."""
     folders = {path.parent for path in DOCS.glob("*/*") if path.parent.name != "site"}
-    bare = sorted(folder for folder in folders if not (folder / "index.md").exists())
-    return {f"{folder.name}/index.md": listing(folder) for folder in bare}
+    bare = {folder.name: folder for folder in folders if not (folder / "index.md").exists()}
+    papers = {paper_of(folder): folder for folder in (ROOT / "papers").glob("*/results")}
+    return {f"{name}/index.md": listing(name, folder) for name, folder in sorted({**bare, **papers}.items())}
 
 
-def listing(folder: Path) -> str:
+def listing(name: str, folder: Path) -> str:
     """The files of a folder with their sizes."""
-    text = (DOCS / f"{folder.name}.md").read_text() if (DOCS / f"{folder.name}.md").exists() else ""
-    about = f"What [{title_of(text)}](../{folder.name}.md) is made of.\n\n" if text else ""
+    text = (DOCS / f"{name}.md").read_text() if (DOCS / f"{name}.md").exists() else ""
+    about = f"What [{title_of(text)}](../{name}.md) is made of.\n\n" if text else ""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     rows = [f"| [{path.name}]({path.name}) | {path.stat().st_size / 1000:,.1f} |" for path in files]
-    return f"# Files of {folder.name}\n\n{about}| file | kB |\n|---|---|\n" + "\n".join(rows) + "\n"
+    return f"# Files of {name}\n\n{about}| file | kB |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def assets() -> dict[str, str]:
@@ -109,12 +130,13 @@ def title_of(text: str) -> str:
 
 
 def filled(nav: list, cards: list[Card]) -> list:
-    """The navigation with made pages at their places: ``methods``, ``benchmarks`` and ``examples`` stand for them."""
+    """The navigation with made pages at their places: ``methods``, ``reference``, ``benchmarks`` and ``examples`` stand for them."""
     by_family = {name: [f"methods/{one.entry.name}.md" for one in cards if one.family == name] for name in FAMILIES}
     made = {
         "methods": ["methods/index.md", *({name: places} for name, places in by_family.items() if places)],
         "benchmarks": list(benchmark_pages()),
         "examples": list(example_pages()),
+        "reference": list(reference_pages()),
     }
     return _at_their_places(nav, made)
 
@@ -157,6 +179,10 @@ def place_of(path: Path) -> str | None:
     """Where a file or folder of the repository stands on the site; None if it is not there."""
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix() + ("/index.md" if path.is_dir() else "")
+    if path.name == "results" and path.parents[1] == ROOT / "papers":
+        return f"{paper_of(path)}/index.md"
+    if path.parent.name == "results" and path.parents[2] == ROOT / "papers":
+        return f"{paper_of(path.parent)}/{path.name}"
     folder, known = path.parent, {ROOT / "benchmarks": (".md",), ROOT / "examples": EXAMPLES}
     if path.suffix in known.get(folder, ()):
         return path.relative_to(ROOT).with_suffix(".md").as_posix()

@@ -50,7 +50,7 @@ def derive(key: Key, purpose: Purpose, round_: Array | int = 0, uid: Array | int
 SWAP_ROUNDS = 24
 
 
-def shuffled(key: Key, index: Array, count: Array | int) -> Array:
+def permute(key: Key, index: Array, count: Array | int) -> Array:
     """Where ``index`` goes under a random permutation of 0..count-1 fixed by the key.
 
     The swap-or-not shuffle of Hoang, Morris and Rogaway (CRYPTO 2012): each round pairs i with (k - i) mod
@@ -60,13 +60,13 @@ def shuffled(key: Key, index: Array, count: Array | int) -> Array:
     pivots, factors, shifts = jax.random.bits(key, (3, SWAP_ROUNDS), jnp.uint32)
     size = jnp.maximum(jnp.asarray(count, jnp.uint32), 1)
 
-    def swap_or_not(place: Array, now: tuple[Array, Array, Array]) -> tuple[Array, None]:
+    def swap_or_not(at: Array, now: tuple[Array, Array, Array]) -> tuple[Array, None]:
         pivot, factor, shift = now
-        partner = jnp.where(place <= pivot, pivot - place, pivot + size - place)
-        swap = (jnp.maximum(place, partner) * factor + shift) >> 31
-        return jnp.where(swap == 1, partner, place), None
+        partner = jnp.where(at <= pivot, pivot - at, pivot + size - at)
+        swap = (jnp.maximum(at, partner) * factor + shift) >> 31
+        return jnp.where(swap == 1, partner, at), None
 
     # Unrolled four at a time: fewer loop steps to run, little more to compile.
-    place = jnp.minimum(index.astype(jnp.uint32), size - 1)
-    place, _ = jax.lax.scan(swap_or_not, place, (pivots % size, factors | 1, shifts), unroll=4)
-    return place.astype(index.dtype)
+    at = jnp.minimum(index.astype(jnp.uint32), size - 1)
+    at, _ = jax.lax.scan(swap_or_not, at, (pivots % size, factors | 1, shifts), unroll=4)
+    return at.astype(index.dtype)

@@ -15,7 +15,7 @@ import optax
 from jax import Array
 
 from plures import tree
-from plures.keys import shuffled
+from plures.keys import permute
 from plures.types import Batch, Data, Drawable, Info, Key, Model, Plan, Rows, Tree, Weights
 
 Loss: TypeAlias = Callable[[Key, Weights, Batch], tuple[Array, Tree]]
@@ -61,18 +61,18 @@ def descend(
 ) -> Descent:
     """``descent`` after the steps ``start`` .. ``stop - 1`` of the plan."""
     optimizer = plan.optimizer(plan.lr)
-    slope = jax.value_and_grad(of_params(loss), has_aux=True)
+    gradient = jax.value_and_grad(of_params(loss), has_aux=True)
     key_rows, key_model = jax.random.split(key)
     in_blocks = plan.batch is None and rows.capacity > BLOCK and not jax.tree.leaves(descent.weights.stats)
 
-    def slope_at(weights: Weights, index: Array) -> Any:
+    def gradient_at(weights: Weights, index: Array) -> Any:
         key_now = jax.random.fold_in(key_model, index)
         if in_blocks:
-            return _slope_in_blocks(slope, weights, key_now, rows)
-        return slope(weights.params, weights, key_now, draw(key_rows, rows, plan, index))
+            return _gradient_in_blocks(gradient, weights, key_now, rows)
+        return gradient(weights.params, weights, key_now, draw(key_rows, rows, plan, index))
 
     def step(index: Array, now: Descent) -> Descent:
-        (value, stats), grads = slope_at(now.weights, index)
+        (value, stats), grads = gradient_at(now.weights, index)
         if adjust is not None:
             grads = adjust(grads, now.weights.params)
         updates, state = optimizer.update(grads, now.optimizer, now.weights.params)
@@ -82,7 +82,7 @@ def descend(
     return jax.lax.fori_loop(start, stop, step, descent)
 
 
-def _slope_in_blocks(slope: Any, weights: Weights, key: Key, rows: Drawable) -> Any:
+def _gradient_in_blocks(gradient: Any, weights: Weights, key: Key, rows: Drawable) -> Any:
     """The loss and its gradient over all rows, block by block: work grows with the client's own rows.
 
     A mean over all rows is the mean of the blocks' means, weighted by their rows.
@@ -90,7 +90,7 @@ def _slope_in_blocks(slope: Any, weights: Weights, key: Key, rows: Drawable) -> 
 
     def add(block: Array, total: Any) -> Any:
         batch = rows.take(block * BLOCK + jnp.arange(BLOCK))
-        (value, _), grads = slope(weights.params, weights, jax.random.fold_in(key, block), batch)
+        (value, _), grads = gradient(weights.params, weights, jax.random.fold_in(key, block), batch)
         share = batch.mask.sum() / jnp.maximum(rows.count, 1)
         return tree.step(total, share, (value, grads))
 
@@ -129,7 +129,7 @@ def draw(key: Key, rows: Drawable, plan: Plan, step: Array) -> Batch:
     size = batch_size(rows, plan)
     per_epoch = jnp.maximum(steps_per_epoch(rows, plan), 1)
     position = step % per_epoch * size + jnp.arange(size)
-    batch = rows.take(shuffled(jax.random.fold_in(key, step // per_epoch), position, rows.count))
+    batch = rows.take(permute(jax.random.fold_in(key, step // per_epoch), position, rows.count))
     return batch._replace(mask=position < rows.count)
 
 
@@ -178,6 +178,28 @@ def mean_loss(model: Model, predict: Callable[[Tree, Array], Array], served: Tre
     """The mean loss of a served model on some rows, in evaluation mode; 0 for no rows."""
     batch = rows.all()
     return masked_mean(model.loss(outputs_of(predict, served, rows), batch.y), batch.mask)
+
+
+def losses_of(model: Model, models: Weights, data: Data) -> Array:
+    """The client's mean training loss under each of several models, in evaluation mode.
+
+    A model that broke down has an infinite loss: NaN would be the least of all.
+    """
+    losses = jax.vmap(lambda one: mean_loss(model, model.apply, one, data.train))(models)
+    return jnp.where(jnp.isnan(losses), jnp.inf, losses)
+
+
+def clearly_better(model: Model, models: Weights, usual: Array, rows: Rows) -> Array:
+    """The model that does best on the rows, if it beats the usual one by more than a standard error of the gain."""
+    batch = rows.all()
+    losses = jax.vmap(lambda one: model.loss(outputs_of(model.apply, one, rows), batch.y))(models)  # (models, rows)
+    gains = losses[usual] - losses
+    mean = jax.vmap(lambda gain: masked_mean(gain, batch.mask))(gains)
+    number = jnp.asarray(rows.count)
+    spread = jax.vmap(lambda gain, middle: masked_mean((gain - middle) ** 2, batch.mask))(gains, mean)
+    error = jnp.sqrt(spread / jnp.maximum(number - 1, 1))
+    best = jnp.where(jnp.isnan(mean), -jnp.inf, mean).argmax()
+    return jnp.where((mean[best] > error[best]) & (number > 1), best, usual)
 
 
 BLOCK, SMALL_BLOCK = 128, 32

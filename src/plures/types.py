@@ -1,26 +1,25 @@
-"""The words of the library: data, models, plans and the contract of a method.
-
-A **method** is a handful of small pure functions written for ONE client that mark every crossing of the
-network. Everything here is frozen. Three words for state are never mixed: *server* (lives centrally),
-*private* (a client's, never leaves it) and *info* (diagnostics, never read back).
-"""
+"""What methods are made of: weights, rows of data, models and plans of local optimization. Everything is frozen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
+from numpy.typing import NDArray
 
-from plures.errors import BadValue, Unsupported
+from plures.errors import BadValue
+from plures.recipe import Recipe
 
 Tree: TypeAlias = Any
 Key: TypeAlias = Array
 Info: TypeAlias = Mapping[str, Array]
+Floats: TypeAlias = NDArray[np.float64]
 Metric: TypeAlias = Callable[[Array, Array, Array], Array]
 """(outputs, y, mask) of one client -> a scalar; rows with a false mask do not count."""
 
@@ -146,6 +145,7 @@ class Model:
     featured: Callable[[Key, Weights, Array, Array], tuple[Array, Array, Tree]] | None = None
     penalty: Callable[[Tree], Array] | None = None
     summary: Summary | None = None
+    recipe: Recipe | None = None
 
 
 def untraced(value: object) -> bool:
@@ -155,10 +155,16 @@ def untraced(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Local optimization: ``epochs`` over the client's rows, or a number of ``steps`` instead.
+    """Local optimization: what a client does with its own rows in one round.
 
-    ``batch=None`` is full batch: one step per epoch, no shuffling, so that limits become exactly testable.
-    ``optimizer`` makes an optax transformation from ``lr``.
+    Args:
+        epochs: Passes over the client's training rows; 0 trains nothing.
+        steps: A number of gradient steps for everyone instead of passes; None goes by ``epochs``.
+        batch: Rows in one gradient step. None is full batch: one step per epoch, without shuffling, so that limits
+            become exactly testable.
+        lr: The step size given to the optimizer, above 0.
+        optimizer: Makes an optax transformation from the step size, such as ``optax.sgd`` or ``optax.adam``; it
+            starts anew in every round.
 
     >>> Plan(lr=0.0)
     Traceback (most recent call last):
@@ -182,187 +188,3 @@ class Plan:
             raise BadValue("optimizer", self.optimizer, "a function of the step size, such as optax.adam")
         if self.batch is not None and self.batch < 1:
             raise BadValue("batch", self.batch, "1 or more (or None for full batch)")
-
-
-def broadcast(server: Tree, uid: Array) -> Tree:
-    """The server state itself, the same for every client."""
-    return server
-
-
-def stateless(key: Key, download: Tree) -> Tree:
-    """No private state."""
-    return ()
-
-
-def keep_download(key: Key, download: Tree) -> Tree:
-    """Private state that starts as what was first received."""
-    return download
-
-
-class Forecast(NamedTuple):
-    """What can be said of a run before it starts: what a round costs, and what is likely to go wrong."""
-
-    cost: str
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Method:
-    """The contract: pure functions for one client, and ``start`` and ``merge`` for the server.
-
-    ============ ==================== ========================================================
-    ``start``    server, once         (key, num_clients) -> server
-    ``send``     server               (server, uid) -> download, before training
-    ``offer``    server               (server, uid) -> download, to join and to serve; default ``send``
-    ``answer``   server, after merge  (server, uid) -> download for ``settle``; default ``send``
-    ``join``     client, first time   (key, offer) -> private
-    ``train``    client               (key, download, private, data) -> upload, private, info
-    ``merge``    server               (server, uploads, weights, uids) -> server
-    ``settle``   client, after merge  (key, answer, private, data) -> private
-    ``serve``    client, to predict   (key, offer, private, data) -> served
-    ``predict``  client               (served, x) -> outputs
-    ``common``   client               (offer) -> served: the one model for all, where there is one
-    ``assign``   client               (offer, private, data) -> info: its "cluster", and how surely
-    ``facts``    client               (offer, private, served) -> info: what is worth telling of its model
-    ``trained``  client               (download, private, upload) -> the model its training ended with, where they tell it
-    ``notes``    server, at the end   (server) -> warnings in plain words
-    ``tells``    server, at the end   (server) -> what is worth knowing, in plain words
-    ``forecast`` before a run         (num_clients, sizes of planted groups) -> its cost, and warnings
-    ============ ==================== ========================================================
-
-    Only ``merge`` sees clients stacked, on axis 0 of every leaf; a client of weight 0 must not count there.
-    A round is ``turns`` exchanges (send, train, merge) with one cohort and one key per client, then ``settle``; where
-    their number differs from round to round, ``turns(server)`` says it when a round begins. ``receivers(server, uid)``:
-    an upload is a stack of messages, one for each of these clients, to whom a liar may say different things.
-    ``plan`` is how its clients train, for whoever builds on it. ``transductive``: it serves only clients it was
-    trained with. ``full_cohort``: everyone takes part in every round. ``num_groups``, ``num_domains``: planted
-    groups and domains it reads.
-    ``num_clusters``: how many ``assign`` tells apart; 0 is as many as there are clients. ``lanes``: models a client trains side by side when it is
-    served. ``tolerates(num_clients)``: how many liars it is made for; None promises nothing. Uids of training clients are 0..num_clients-1, so a server table is an array indexed by uid; clients
-    never seen in training have larger uids. ``norm`` is what is done with normalization layers (see ``plures.norms``). Equality is identity: a Method is a valid static argument of ``jit``.
-    """
-
-    model: Model
-    start: Callable[[Key, int], Tree]
-    train: Callable[[Key, Tree, Tree, Data], tuple[Tree, Tree, Info]]
-    merge: Callable[[Tree, Tree, Array, Array], Tree]
-    serve: Callable[[Key, Tree, Tree, Data], Tree]
-    predict: Callable[[Tree, Array], Array]
-    plan: Plan = Plan()
-    send: Callable[[Tree, Array], Tree] = broadcast
-    join: Callable[[Key, Tree], Tree] = stateless
-    settle: Callable[[Key, Tree, Tree, Data], Tree] | None = None
-    offer: Callable[[Tree, Array], Tree] | None = None
-    answer: Callable[[Tree, Array], Tree] | None = None
-    common: Callable[[Tree], Tree] | None = None
-    assign: Callable[[Tree, Tree, Data], Info] | None = None
-    facts: Callable[[Tree, Tree, Tree], Info] | None = None
-    trained: Callable[[Tree, Tree, Tree], Weights] | None = None
-    notes: Callable[[Tree], list[str]] | None = None
-    tells: Callable[[Tree], list[str]] | None = None
-    forecast: Callable[[int, Sequence[int]], Forecast] | None = None
-    receivers: Callable[[Tree, Array], Array] | None = None
-    tolerates: Callable[[int], int] | None = None
-    turns: int | Callable[[Tree], Array] = 1
-    prelude: Prelude | None = None
-    transductive: bool = False
-    full_cohort: bool = False
-    num_groups: int = 0
-    num_domains: int = 0
-    num_clusters: int = 1
-    lanes: int = 1
-    norm: str = "share"
-
-    def offered(self, server: Tree, uid: Array) -> Tree:
-        """What a client downloads to join and to serve."""
-        return (self.offer or self.send)(server, uid)
-
-    def answered(self, server: Tree, uid: Array) -> Tree:
-        """What a client downloads to settle."""
-        return (self.answer or self.send)(server, uid)
-
-
-def take_over(key: Key, fresh: Tree, before: Tree) -> Tree:
-    """The prelude's server state as it is."""
-    return before
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Prelude:
-    """An ordinary method run for ``rounds`` first, whose server state starts the main one.
-
-    With ``leave`` instead of ``rounds`` it plays all rounds of the run but so many, and is what the run is about:
-    the method it leads to only closes it. ``hand_over(key, fresh, before)`` makes the main method's server state from its own ``start`` and the
-    prelude's last server state. Private rows do not carry over: clients join the main method anew. ``refuse(before)``
-    says, of that state, why the main method cannot go on from it; None where it can.
-    """
-
-    method: Method
-    rounds: int = 0
-    hand_over: Callable[[Key, Tree, Tree], Tree] = take_over
-    everyone: bool = False
-    leave: int = 0
-    refuse: Callable[[Tree], str | None] | None = None
-
-
-def then(
-    prelude: Method,
-    rounds: int,
-    main: Method,
-    *,
-    hand_over: Callable[[Key, Tree, Tree], Tree] = take_over,
-    everyone: bool = False,
-    refuse: Callable[[Tree], str | None] | None = None,
-) -> Method:
-    """``main`` after ``rounds`` rounds of ``prelude``; with ``everyone`` all clients take part in those.
-
-    A ``main`` that has a prelude already gets this one before it, handed over to that one. What ``refuse`` makes of the
-    prelude's last server state, if not None, is why the run ends there.
-    """
-    if rounds < 1:
-        raise BadValue("rounds", rounds, "1 or more for a prelude")
-    if main.prelude is not None:
-        first = then(prelude, rounds, main.prelude.method, hand_over=hand_over, everyone=everyone, refuse=refuse)
-        return replace(main, prelude=replace(main.prelude, method=first))
-    link = Prelude(method=prelude, rounds=rounds, hand_over=hand_over, everyone=everyone, refuse=refuse)
-    return replace(main, prelude=link)
-
-
-def closed(base: Method, closing: Method, *, hand_over: Callable[[Key, Tree, Tree], Tree]) -> Method:
-    """``closing`` for the last round of a run whose other rounds are those of ``base`` and its preludes.
-
-    Everyone takes part in the last round. Clients keep nothing private over it, so ``base`` must have no private
-    state.
-    """
-    if base.join is not stateless:
-        raise Unsupported("a closing round needs a base without private state, such as fedavg or hypcluster")
-    return replace(closing, full_cohort=True, prelude=Prelude(method=base, hand_over=hand_over, leave=1))
-
-
-Channel: TypeAlias = Callable[[Key, Tree, Array, Array], tuple[Tree, Array]]
-"""(key, uploads, weights, uids) -> uploads, weights: what happens between client and server."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Attack:
-    """A channel on which a ``share`` of the clients lies.
-
-    ``members(uids)`` says who they are, so that the honest can be scored alone. ``forge(key, uploads, weights, uids,
-    receivers)`` returns the uploads with the liars' in place of theirs; ``receivers`` is None, or for every client the
-    uid of the client its message is for: attackers then know, and aim at, what others send to the same one.
-    ``spoil(federation)`` is for liars about their data. ``bound(num_clients)`` is the same attack by exactly that share
-    of so many clients.
-    """
-
-    name: str
-    share: float
-    members: Callable[[Array], Array]
-    forge: Callable[[Key, Tree, Array, Array, Array | None], Tree]
-    spoil: Callable[[Any], Any] | None = None
-    bound: Callable[[int], Attack] | None = None
-
-    def __call__(
-        self, key: Key, uploads: Tree, weights: Array, uids: Array, receivers: Array | None = None
-    ) -> tuple[Tree, Array]:
-        """What arrives, as of any channel."""
-        return self.forge(key, uploads, weights, uids, receivers), weights

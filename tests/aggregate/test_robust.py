@@ -177,7 +177,7 @@ def test_clients_of_weight_0_and_broken_uploads_do_not_count(name, points):
 
     found = aggregated(name, broken, weights)
 
-    if "krum" in name:  # seven clients cannot have three Byzantine ones
+    if "krum" in name:  # seven clients cannot have three attackers
         alone = krum_by_hand(np.asarray(points[left]), name.startswith("multi"))
     else:
         alone = aggregated(name, points[left], uids=left)
@@ -193,7 +193,7 @@ def krum_by_hand(points, many):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_clusters_under_vmap_are_clusters_alone_however_small(name, points):
-    """0, 1, 2, 3 and all 10 of the clients; Krum's three Byzantine ones are more than most of these can bear."""
+    """0, 1, 2, 3 and all 10 of the clients; Krum's three attackers are more than most of these can bear."""
     rule = build_aggregator(name)
     weights = (jnp.arange(10) < jnp.array([0, 1, 2, 3, 10])[:, None]).astype(jnp.float32)
 
@@ -275,7 +275,7 @@ def test_a_mistake_is_refused_when_the_name_is_read(name, said):
         build_aggregator(name)
 
 
-def test_krum_refuses_more_byzantine_clients_than_it_can_bear(points):
+def test_krum_refuses_more_attackers_than_it_can_bear(points):
     with pytest.raises(BadValue, match="from 0 to 3 for Krum with 10 clients, got 4"):
         build_aggregator("krum:num_byzantine=4")(points, jnp.ones(10))
 
@@ -307,7 +307,7 @@ def test_how_many_of_ten_each_tolerates(name, number):
     assert num_tolerated(name, 10) == number
 
 
-def test_half_or_more_byzantine_clients_are_refused_with_the_number():
+def test_half_or_more_attackers_are_refused_with_the_number():
     check_tolerated("median", 4, 10)
     check_tolerated("mean", 9, 10)
     with pytest.raises(BadValue, match=r"at most 4 of 10 clients \(40%\) for median, got 5"):

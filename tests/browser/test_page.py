@@ -9,7 +9,7 @@ pytestmark = pytest.mark.xdist_group("browser")
 
 from plures.report.page import write_page  # noqa: E402
 from plures.report.variants import write_variants_page  # noqa: E402
-from plures.study.saved import read_saved  # noqa: E402
+from plures.study.disk.results import read_results  # noqa: E402
 from plures.study.variants import read_variants, write_index  # noqa: E402
 
 CLIENTS, UNSEEN = 40, 8
@@ -27,7 +27,7 @@ GROUPS = [k % 4 for k in range(CLIENTS)]
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page") / "study"
     clusters = {"ifca": [k % 4 for k in range(CLIENTS)], "oracle": GROUPS}
-    return read_saved(write_study(folder, SCORES, groups=GROUPS, unseen=UNSEEN, clusters=clusters))
+    return read_results(write_study(folder, SCORES, groups=GROUPS, unseen=UNSEEN, clusters=clusters))
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_methods_have_the_symbols_of_the_pictures_everywhere(page):
 def test_the_page_of_several_studies_loads_and_leads_to_each(browser, tmp_path):
     for name, shift in (("one", 0.0), ("other", 0.3)):
         scores = {method: values + shift * (method == "fedavg") for method, values in SCORES.items()}
-        write_page(read_saved(write_study(tmp_path / name, scores, groups=GROUPS)))
+        write_page(read_results(write_study(tmp_path / name, scores, groups=GROUPS)))
     write_index(tmp_path, [(name, name, {"data": name}) for name in ("one", "other")])
     found = read_variants(tmp_path)
 

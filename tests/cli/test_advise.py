@@ -11,10 +11,10 @@ from rich.status import Status
 from typed import complaint, plures
 from written import COMMAND
 
+from plures.app import make_study, read_study
 from plures.cli import advise as advise_module
 from plures.cli.advise import command_of, toml_of
-from plures.cli.studies import study_of
-from plures.config import make_study, read_study
+from plures.cli.study_options import study_of
 
 WORLD = "linear_clusters:num_clients=12,num_groups=3,gap=4"
 
@@ -104,7 +104,7 @@ def test_a_line_tells_the_stage(monkeypatch):
     assert plures("advise", "--data", "linear_clusters:num_clients=6,rows=20") == 0
 
     shown = screen.file.getvalue()
-    for stage in ("rows: ", "one model for all, and models alone", "own models pulled", "clusters of clients"):
+    for stage in ("rows: ", "one model for all, and models alone", "own models near", "clusters of clients"):
         assert stage in shown
 
 

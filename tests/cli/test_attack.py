@@ -1,4 +1,4 @@
-"""``--attack`` as a user types it: who lies stands in the report, and honest clients are scored alone."""
+"""``--attack`` as a user types it: who attacks stands in the report, and honest clients are scored alone."""
 
 import json
 from dataclasses import replace
@@ -9,8 +9,8 @@ import pytest
 from typed import complaint, plures
 
 from plures import cli
+from plures.method import Forecast, Report, Views
 from plures.registry import METHODS, Entry
-from plures.types import Forecast
 
 DATA = ["--data", "logistic_clusters:num_clients=8,num_groups=2,rows=40", "--hold-out", "2", "--model", "logistic"]
 FAST = ["--rounds", "2", "--batch", "0", "--lr", "0.5", "--executor", "vectorized", "--seeds", "1"]
@@ -30,8 +30,8 @@ def attacked(tmp_path_factory):
 def test_tables_keep_the_liars_and_scores_leave_them_out(attacked):
     clients, board = pl.read_csv(attacked / "clients.csv"), pl.read_csv(attacked / "leaderboard.csv")
 
-    assert clients.filter("byzantine").height == 3 * 2
-    honest = clients.filter(~pl.col("byzantine") & pl.col("seen"))
+    assert clients.filter("attacker").height == 3 * 2
+    honest = clients.filter(~pl.col("attacker") & pl.col("seen"))
     assert honest.height == 3 * 4
     for method, mean in honest.group_by("method").agg(pl.col("personal_test_accuracy").mean()).iter_rows():
         assert board.filter(pl.col("method") == method)["mean"].item() == pytest.approx(mean, abs=1e-6)
@@ -40,7 +40,7 @@ def test_tables_keep_the_liars_and_scores_leave_them_out(attacked):
 def test_the_summary_and_the_settings_name_the_attack(attacked):
     summary, study = (json.loads((attacked / name).read_text()) for name in ("summary.json", "study.json"))
 
-    assert summary["attack"] == {"attacks": ["sign_flip"], "num_byzantine": 2, "num_clients": 6, "said": SAID}
+    assert summary["attack"] == {"attacks": ["sign_flip"], "num_attackers": 2, "num_clients": 6, "said": SAID}
     assert study["attack"] == ["sign-flip:0.34"]
 
 
@@ -60,7 +60,7 @@ def test_a_study_in_a_file_is_attacked_and_says_so_under_the_leaderboard(tmp_pat
 
     assert plures("run", "study.toml", "--out", "out") == 0
     assert SAID.replace("sign", "label") in capsys.readouterr().out
-    assert pl.read_csv(tmp_path / "out" / "clients.csv")["byzantine"].sum() == 2
+    assert pl.read_csv(tmp_path / "out" / "clients.csv")["attacker"].sum() == 2
 
 
 def test_a_study_from_before_there_were_attacks_is_gone_on_with(attacked, tmp_path):
@@ -78,8 +78,8 @@ def test_decisions_are_those_of_honest_clients(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "Decisions of 4 honest clients in training and 2 unseen ones" in said
     assert SAID.replace("sign_flip", "ipm") in said
-    assert pl.read_csv(tmp_path / "out" / "decisions.csv")["byzantine"].sum() == 2
-    assert json.loads((tmp_path / "out" / "summary.json").read_text())["attack"]["num_byzantine"] == 2
+    assert pl.read_csv(tmp_path / "out" / "decisions.csv")["attacker"].sum() == 2
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["attack"]["num_attackers"] == 2
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ def test_decisions_are_those_of_honest_clients(tmp_path, capsys):
         (["sign-flip:factr=2"], "no option of sign_flip is called 'factr'; did you mean 'factor'?"),
         (
             ["sign-flip:0.01"],
-            "share of sign_flip must be at least 0.083, for one of 6 clients to be Byzantine, got 0.01",
+            "share of sign_flip must be at least 0.083, for one of 6 clients to attack, got 0.01",
         ),
         (["sign-flip:0.99"], "share must be so small that one of 6 clients stays honest, got 0.99"),
         (["sign-flip:0.2,num_clients=9"], "num_clients must be 6, the number of training clients, got 9"),
         (
             ["sign-flip:0.5", "-m", "fedavg:aggregate=median"],
-            "fedavg:aggregate=median: the number of Byzantine clients must be at most 2 of 6 (33 %), got 3",
+            "fedavg:aggregate=median: the number of attackers must be at most 2 of 6 (33 %), got 3",
         ),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_forecast_is_told_before_the_study_and_its_warnings_once(monkeypatch, 
     def costly(model, *, plan):
         """FedAvg with foresight."""
         told = Forecast("two messages a round", ("groups are small",))
-        return replace(base(model, plan=plan), forecast=lambda number, sizes: told)
+        return replace(base(model, plan=plan), views=Views(forecast=lambda number, sizes: told))
 
     monkeypatch.setitem(METHODS._entries, "costly", Entry("costly", costly, "Costly"))
 
@@ -145,7 +145,7 @@ def test_what_a_method_tells_of_its_result_stands_under_the_leaderboard(monkeypa
 
     def talkative(model, *, plan):
         """FedAvg with a word at the end."""
-        return replace(base(model, plan=plan), tells=lambda server: ["it went well"])
+        return replace(base(model, plan=plan), views=Views(report=lambda server: Report(findings=["it went well"])))
 
     monkeypatch.setitem(METHODS._entries, "talkative", Entry("talkative", talkative, "Talkative"))
 
@@ -166,6 +166,6 @@ def test_every_method_runs_under_attack(name, tmp_path):
 
     assert plures("compare", "-m", name, *data, *rounds, "--attack", "sign-flip:0.2", "--out", "out") == 0
     clients = pl.read_csv(tmp_path / "out" / "clients.csv")
-    honest = clients.filter(~pl.col("byzantine"))
-    assert 0.15 < clients.filter("seen")["byzantine"].mean() < 0.25
+    honest = clients.filter(~pl.col("attacker"))
+    assert 0.15 < clients.filter("seen")["attacker"].mean() < 0.25
     assert honest["personal_test_accuracy"].is_not_null().all()

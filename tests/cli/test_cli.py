@@ -10,10 +10,9 @@ import polars as pl
 import pytest
 from typed import complaint, plures
 
-from plures import cli, config, registry
-from plures.cli import playing
+from plures import app, cli, registry
+from plures.app import running
 from plures.contract import check_method
-from plures.study.reproduce import Row
 
 QUICK = ["--rounds", "2", "--seeds", "1", "--hold-out", "2", "--model", "softmax", "--executor", "vectorized"]
 
@@ -119,9 +118,33 @@ def test_models_and_channels_are_listed(command, name, capsys):
     assert name in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["models", "mlp"], "hidden ints joined by x 128 Widths of the hidden layers"),
+        (["data", "list", "digits"], "spread float 0.5 How unequal sizes are"),
+        (["data", "list", "rotation"], "degrees float 30.0 Largest angle"),
+        (["data", "list", "quadratics"], "gap float 20.0 Distance between the optima"),
+    ],
+)
+def test_an_entry_is_shown_with_the_meaning_of_its_options(arguments, option, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+
+    assert plures(*arguments) == 0
+
+    assert option in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("command", "kind"), [("models", "model"), ("channels", "channel")])
+def test_an_entry_that_is_not_there_is_refused(command, kind, capsys):
+    assert plures(command, "nothing") == 1
+
+    assert f"no {kind} is called 'nothing'" in capsys.readouterr().err
+
+
 def test_the_version_is_printed(capsys):
     assert plures("--version") == 0
-    assert capsys.readouterr().out.strip() == "0.1.0"
+    assert capsys.readouterr().out.strip() == "0.2.0"
 
 
 @pytest.mark.parametrize(
@@ -158,8 +181,6 @@ def test_the_version_is_printed(capsys):
         (["methods", "fedporx"], "did you mean 'fedprox'?"),
         (["new-method", "Bad Name"], "name must be a new name in snake_case"),
         (["new-method", "ditto"], "name must be a name that no method or personalizer has yet, got 'ditto'"),
-        (["reproduce", "closed-form"], "no reproduction is called 'closed-form'; did you mean 'closed-forms'?"),
-        (["reproduce", "closed-forms", "--scale", "huge"], "no scale is called 'huge'"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_1(arguments, said, capsys):
@@ -197,7 +218,7 @@ def test_a_defect_of_ours_exits_with_2_and_a_traceback(monkeypatch, capsys):
     def broken(*args, **kwargs):
         raise RuntimeError("not the user's fault")
 
-    monkeypatch.setattr(config.Study, "check", broken)
+    monkeypatch.setattr(app.Study, "prepare", broken)
 
     assert plures("compare", *QUICK) == 2
     said = capsys.readouterr().err
@@ -209,36 +230,15 @@ def test_a_full_disk_is_said_in_one_line(monkeypatch, capsys):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(playing, "compare", full)
+    monkeypatch.setattr(running.grid, "compare", full)
 
     assert plures("compare", *QUICK) == 1
     assert "No space left on device" in complaint(capsys)
 
 
-def test_a_reproduction_with_an_unmet_bar_exits_with_1(monkeypatch, tmp_path, capsys):
-    def sad(*, scale, out):
-        """One row that is met, one that is not."""
-        return [Row("a", "fine", 1.0, None, "x", True), Row("b", "not", 2.0, 3.0, "x", False)]
-
-    entry = registry.Entry("sad", sad, "Sad")
-    monkeypatch.setitem(registry.REPRODUCTIONS._entries, "sad", entry)
-
-    assert plures("reproduce", "sad", "--out", "out") == 1
-    rows = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert [row["met"] for row in rows] == [True, False]
-    assert set(rows[0]) == {"id", "what", "ours", "published", "bar", "met"}
-
-
-@pytest.mark.slow
-def test_a_reproduction_whose_bars_are_met_exits_with_0(tmp_path, capsys):
-    assert plures("reproduce", "closed-forms", "--out", "out") == 0
-    rows = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert all(row["met"] for row in rows)
-
-
 @pytest.mark.slow
 def test_the_skeleton_of_a_new_method_keeps_the_contract(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(registry.METHODS, "_entries", dict(registry.METHODS._entries))
+    monkeypatch.setattr(registry.METHODS, "_entries", dict(registry.METHODS.entries))
 
     assert plures("new-method", "my_own", "--to", str(tmp_path)) == 0
     exec(compile((tmp_path / "my_own.py").read_text(), "my_own.py", "exec"), {"__name__": "my_own"})
@@ -259,7 +259,7 @@ def test_the_command_is_installed():
         [sys.executable, "-m", "plures", "--version"], capture_output=True, text=True, check=True
     )
 
-    assert found.stdout.strip() == "0.1.0"
+    assert found.stdout.strip() == "0.2.0"
 
 
 @pytest.mark.parametrize(
@@ -286,3 +286,22 @@ def test_what_methods_say_of_their_training_stands_under_the_leaderboard_once(ca
     assert code == 0
     assert len(said) == len(set(said))
     assert any("chosen by nobody" in line and line.endswith("reseed_after=10") for line in said), said
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (["compare", "--nothing"], "plures compare"),
+        (["data", "check"], "plures data check"),
+        (["nothing"], "plures"),
+    ],
+)
+def test_a_mistake_in_options_names_the_help_of_its_command(words, where, capsys):
+    assert cli.run(words) == 1
+    assert capsys.readouterr().err.strip().endswith(f"(see {where} --help)")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"]])
+def test_the_help_has_brackets(words, capsys):
+    assert cli.run(words) == 0
+    assert "[vary]" in capsys.readouterr().out

@@ -9,9 +9,9 @@ import pytest
 from typed import complaint, plures
 
 from plures import cli, load_model
-from plures.cli.export import _folder_name
-from plures.config import make_study
-from plures.study import trials
+from plures.app import make_study
+from plures.app.folder import folder_name
+from plures.study.disk import layout
 
 QUICK = ["--rounds", "1", "--seeds", "2", "--hold-out", "1", "--executor", "vectorized", "--model", "softmax"]
 
@@ -80,13 +80,13 @@ def test_the_best_that_is_not_an_oracle_is_the_default_and_its_lineage_is_stored
     assert plures("export", str(folder), "--client", name) == 0
 
     about = load_model(folder / "models" / "fedavg" / "seed-0" / name).about
-    mark = json.loads((study / "runs" / "fedavg" / "seed-0" / "done.json").read_text())["mark"]
-    assert about["lineage"] == {"study": "copy", "run": "runs/fedavg/seed-0", "mark": mark}
+    identity = json.loads((study / "runs" / "fedavg" / "seed-0" / "done.json").read_text())["identity"]
+    assert about["lineage"] == {"study": "copy", "run": "runs/fedavg/seed-0", "identity": identity}
 
 
 def test_a_tuned_method_is_built_as_it_was_chosen(study, tmp_path):
     folder = copied(study, tmp_path)
-    chosen = folder / trials.FOLDER / trials.CHOSEN
+    chosen = folder / layout.TUNING / layout.CHOSEN
     chosen.parent.mkdir()
     chosen.write_text(json.dumps({"chosen": {"fedavg": {"method": "fedavg:momentum=0.0", "lr": 0.1}}}))
 
@@ -189,7 +189,7 @@ def test_one_damaged_model_is_said_and_the_others_are_listed(study, tmp_path, ca
 def test_names_of_folders_keep_letters_differ_and_are_short():
     long = ["北" * 90 + end for end in ("a", "b")]
 
-    names = [_folder_name(one) for one in ("Zürich 1", "a/b", "..", *long)]
+    names = [folder_name(one) for one in ("Zürich 1", "a/b", "..", *long)]
 
     assert names[:3] == ["Zürich 1", "a%2Fb", "%2E%2E"]
     assert len(set(names)) == 5

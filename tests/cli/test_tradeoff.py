@@ -15,10 +15,11 @@ from sweeps import curve, made
 from typed import complaint, plures
 
 from plures import cli
-from plures.cli.show import laid_out
-from plures.cli.tradeoff import tradeoff_table, with_estimate
+from plures.cli.registry_tables import laid_out
+from plures.cli.tradeoff import with_estimate
 from plures.engine import Progress
 from plures.registry import METHODS, PERSONALIZERS
+from plures.report.advice_tables import tradeoff_table
 from plures.study import StudyProgress
 
 DATA = ["--data", "logistic_clusters:num_clients=6,num_groups=2,rows=20", "--hold-out", "0", "--model", "logistic"]
@@ -144,7 +145,7 @@ def test_the_page_of_a_method_names_its_degree(capsys):
 
 def test_the_page_of_a_method_says_what_its_options_mean(capsys):
     assert plures("methods", "squared_penalty") == 0
-    assert "gamma is per pair: with more clients it pulls harder." in " ".join(capsys.readouterr().out.split())
+    assert "Penalty of every pair of" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_formula_stays_whole_where_it_fits_and_is_broken_at_a_gap_where_not():

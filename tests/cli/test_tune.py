@@ -8,12 +8,11 @@ import polars as pl
 import pytest
 from typed import plures
 
-from plures.cli import playing
-from plures.config import read_study
+from plures.app import claim, read_study, running
 from plures.errors import UserError
 from plures.registry import METHODS
-from plures.study import tuning
-from plures.study.trials import Outcome
+from plures.study.tuning import hyperparameters as tuning
+from plures.study.tuning.outcomes import Outcome
 
 DATA = [
     "--data",
@@ -33,7 +32,7 @@ def pretended(monkeypatch):
     """Trials that are not run, in which small steps are best; a list of those that were asked for."""
     asked = []
 
-    def outcome_of(method, reason, federation, runs, tells, play):
+    def outcome_of(method, reason, runs, tells, run):
         asked.append(method)
         return Outcome(runs[0].rounds, 1 / (1 + method.plan.lr), 0.5)
 
@@ -50,7 +49,7 @@ def stopped(monkeypatch):
         asked.append((methods, settings))
         raise UserError("stopped here")
 
-    monkeypatch.setattr(playing, "compare", compare)
+    monkeypatch.setattr(running.grid, "compare", compare)
     return asked
 
 
@@ -65,7 +64,9 @@ def test_a_tuned_study_says_its_budget_and_its_choice_and_keeps_them(pretended, 
     assert f"lr={chosen['lr']:g} (valid accuracy " in said
     assert chosen["lr"] == trials["lr"].min() < 0.1
     assert header["config"]["tuned"] == {"fedavg": ["fedavg", chosen["lr"]]}
-    assert f" {chosen['lr']}" in json.loads(Path("out/runs/fedavg/seed-0/done.json").read_text())["mark"]
+    assert (
+        f"{chosen['lr']}" in json.loads(Path("out/runs/fedavg/seed-0/done.json").read_text())["identity"]["method"]
+    )
 
 
 def test_a_resumed_study_does_not_tune_again(pretended, stopped, capsys):
@@ -115,7 +116,7 @@ def test_the_resolved_study_goes_on_in_its_own_folder_with_other_ways_to_run_it(
 
 
 def test_a_folder_of_another_command_is_not_taken(tmp_path):
-    playing.claim(tmp_path, {"rounds": 3, "command": "decide"})
+    claim(tmp_path, {"rounds": 3, "command": "decide"})
 
     with pytest.raises(UserError, match="holds a study with other settings"):
-        playing.claim(tmp_path, {"rounds": 3})
+        claim(tmp_path, {"rounds": 3})

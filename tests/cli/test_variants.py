@@ -6,8 +6,8 @@ from importlib import import_module
 import polars as pl
 import pytest
 
-from plures.cli import playing, run, variants
-from plures.config import Variant
+from plures.app import Variant, running, several
+from plures.cli import run, run_studies
 from plures.errors import UserError
 
 FILE = """
@@ -75,7 +75,7 @@ def test_the_table_of_all_has_the_leaderboards_of_each(played):
 
 def test_what_is_done_is_not_played_again(played, monkeypatch, capsys):
     before = {path: path.stat().st_mtime_ns for path in played.rglob("done.json")}
-    monkeypatch.setattr(import_module("plures.study.compare"), "run_one", lambda *_: pytest.fail("played again"))
+    monkeypatch.setattr(import_module("plures.study.grid"), "run_one", lambda *_, **__: pytest.fail("played again"))
 
     assert run(["resume", str(played)]) == 0
 
@@ -126,7 +126,7 @@ def test_two_of_the_studies_can_be_held_against_each_other(played, capsys):
 
 
 def test_nothing_starts_where_one_variant_is_wrong(file, monkeypatch, capsys):
-    monkeypatch.setattr(playing, "compare", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr(running.grid, "compare", lambda *_, **__: pytest.fail("started"))
     wrong = file.parent / "wrong.toml"
     wrong.write_text(FILE.replace("[1, 3]", "[1, 0]"))
 
@@ -143,8 +143,8 @@ def test_axes_in_another_order_are_the_same_studies(file, monkeypatch, capsys):
     first.write_text(text)
     second.write_text(text.replace("data.options.num_groups = [1, 3]\n", "") + "data.options.num_groups = [1, 3]\n")
     asked = []
-    monkeypatch.setattr(variants, "play_study", lambda study, out: asked.append((study, out.name)))
-    monkeypatch.setattr(variants, "tell_variants", lambda out: None)
+    monkeypatch.setattr(run_studies, "print_study", lambda study, out: asked.append((study, out.name)))
+    monkeypatch.setattr(run_studies, "print_variants", lambda out: None)
     out = file.parent / "ordered"
 
     assert run(["run", str(first), "--out", str(out)]) == 0
@@ -166,8 +166,8 @@ def test_one_that_fails_does_not_stop_the_others(file, monkeypatch, capsys):
         if len(played) == 1:
             raise UserError("nobody is near anybody")
 
-    monkeypatch.setattr(variants, "play_study", play)
-    monkeypatch.setattr(variants, "tell_variants", lambda out: None)
+    monkeypatch.setattr(run_studies, "print_study", play)
+    monkeypatch.setattr(run_studies, "print_variants", lambda out: None)
 
     assert run(["run", str(file), "--out", str(file.parent / "failing")]) == 1
 
@@ -191,9 +191,9 @@ def test_a_damaged_file_in_the_folder_is_said_in_one_line(played, file, capsys):
 def test_names_with_brackets_are_shown_as_they_are(monkeypatch, file, capsys):
     odd = file.parent / "odd.toml"
     odd.write_text(FILE.replace("[1, 3]", "[1]") + 'data.name = ["linear_clusters"]\n')
-    monkeypatch.setattr(variants, "make_variants", lambda source: [Variant("my[/data]", "1", {"data": "x"}, None)])
-    monkeypatch.setattr(variants, "play_study", lambda study, out: None)
-    monkeypatch.setattr(variants, "tell_variants", lambda out: None)
+    monkeypatch.setattr(several, "make_variants", lambda source: [Variant("my[/data]", "1", {"data": "x"}, None)])
+    monkeypatch.setattr(run_studies, "print_study", lambda study, out: None)
+    monkeypatch.setattr(run_studies, "print_variants", lambda out: None)
 
     assert run(["run", str(odd), "--out", str(file.parent / "odd")]) == 0
 

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from plures import tree
-from plures.contract import Bench, ContractBroken, Subject, checks, traffic_is_as_committed, worlds
-from plures.engine import checkpoint, run
-from plures.errors import Unsupported
+from plures.contract import Bench, ContractBroken, Subject, checks, traffic_is_as_committed
+from plures.engine import checkpoint
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
 from plures.methods.fedprox import fedprox
@@ -205,15 +204,3 @@ def test_a_checkpoint_that_forgets_is_caught(monkeypatch):
 
     with pytest.raises(ContractBroken, match="resumed"):
         checks.resumed_equals_uninterrupted(bench_of(fedavg))
-
-
-def test_a_transductive_method_refuses_newcomers_in_so_many_words():
-    def transductive(model, *, plan):
-        return replace(fedavg(model, plan=plan), transductive=True)
-
-    bench = bench_of(transductive)
-    seen, unseen = worlds.awkward()
-
-    checks.unseen_clients_are_served(bench)
-    with pytest.raises(Unsupported, match="serves only clients it was trained with"):
-        run(bench.method, seen, unseen=unseen, rounds=1)

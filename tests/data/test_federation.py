@@ -330,7 +330,7 @@ def test_two_ways_to_hold_out_at_once_are_refused(options):
         MANY.hold_out(**options)
 
 
-SET_APART = replace(MANY, apart=np.isin(np.arange(10), [1, 4]))
+SET_APART = replace(MANY, held_out=np.isin(np.arange(10), [1, 4]))
 
 
 def test_without_a_number_those_that_the_data_set_aside_are_held_out():
@@ -343,23 +343,23 @@ def test_without_a_number_those_that_the_data_set_aside_are_held_out():
 def test_who_is_set_aside_follows_the_clients():
     shuffled = SET_APART.take([4, 0, 1, 9])
 
-    assert shuffled.apart.tolist() == [True, False, True, False]
+    assert shuffled.held_out.tolist() == [True, False, True, False]
     assert shuffled.hold_out()[1].names == ("c4", "c1")
 
 
 def test_a_part_without_clients_set_aside_sets_nobody_aside():
-    assert SET_APART.take([0, 2, 3]).apart is None
+    assert SET_APART.take([0, 2, 3]).held_out is None
 
 
 @pytest.mark.parametrize("options", [{}, {"num_clients": 3}, {"share": 0.2}, {"clients": ["c5"]}])
 def test_parts_set_nobody_aside_any_more(options):
-    assert [part.apart for part in SET_APART.hold_out(**options)] == [None, None]
+    assert [part.held_out for part in SET_APART.hold_out(**options)] == [None, None]
 
 
-@pytest.mark.parametrize("apart", [None, np.zeros(10, bool)])
-def test_data_that_set_nobody_aside_say_so(apart):
+@pytest.mark.parametrize("held_out", [None, np.zeros(10, bool)])
+def test_data_that_set_nobody_aside_say_so(held_out):
     with pytest.raises(BadValue, match=r"these data set no clients aside, got None$"):
-        replace(MANY, apart=apart).hold_out()
+        replace(MANY, held_out=held_out).hold_out()
 
 
 @pytest.mark.parametrize("clients", [["c1", "c1"], []])

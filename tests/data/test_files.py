@@ -5,11 +5,11 @@ import hashlib
 import numpy as np
 import pytest
 
-from plures.data.files import Source, locate, read_npz
+from plures.data.files import DataFile, locate, read_npz
 from plures.errors import BadFile
 
 CONTENT = b"some numbers"
-SOURCE = Source("numbers.npz", hashlib.sha256(CONTENT).hexdigest(), "three numbers", "the people who count")
+SOURCE = DataFile("numbers.npz", hashlib.sha256(CONTENT).hexdigest(), "three numbers", "the people who count")
 WANTED = (
     "get numbers.npz (three numbers; from the people who count) and name its folder with --data-dir DIR or "
     "PLURES_DATA; docs/data-sets.md lists keys and hashes"

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from plures.data import DataSpec, load, save
-from plures.data.apart import marked
-from plures.data.loading import parted
+from plures.data.holdout import with_held_out
+from plures.data.loading import split_text
 from plures.data.partition import draw_clients
 from plures.errors import BadData, BadValue, UnknownChoice
 
@@ -103,20 +103,20 @@ def test_who_is_held_out_is_said_once(table):
 def test_another_hold_out_seed_draws_other_clients_and_the_same_splits(table):
     first, second = (DataSpec(text=table, options=COLUMNS, hold_out=3, seed=seed).whole() for seed in (0, 1))
 
-    assert first.apart.tolist() != second.apart.tolist()
+    assert first.held_out.tolist() != second.held_out.tolist()
     np.testing.assert_array_equal(first.y, second.y)
 
 
 def test_another_split_seed_holds_out_the_same_clients(table):
     first, second = (DataSpec(text=table, options={**COLUMNS, "seed": seed}, hold_out=3).whole() for seed in (0, 1))
 
-    assert first.apart.tolist() == second.apart.tolist()
+    assert first.held_out.tolist() == second.held_out.tolist()
 
 
 def test_a_saved_federation_holds_out_whom_it_set_apart_or_nobody(tmp_path):
     federation = load("digits:num_clients=12")
     save(federation, tmp_path / "plain")
-    save(marked(federation, ("client-003",), 0), tmp_path / "marked")
+    save(with_held_out(federation, ("client-003",), 0), tmp_path / "marked")
 
     assert DataSpec(text=str(tmp_path / "plain")).load()[1] is None
     assert DataSpec(text=str(tmp_path / "marked")).load()[1].names == ("client-003",)
@@ -126,7 +126,7 @@ def test_drawn_clients_follow_their_uids_not_their_place():
     federation = load("digits:num_clients=12")
     shuffled = federation.take(np.array([5, 3, 11, 0, 7, 1, 9, 2, 10, 4, 8, 6]))
 
-    found = [one.hold_out()[1].names for one in (marked(federation, 4, 0), marked(shuffled, 4, 0))]
+    found = [one.hold_out()[1].names for one in (with_held_out(federation, 4, 0), with_held_out(shuffled, 4, 0))]
 
     assert sorted(found[0]) == sorted(found[1]) == sorted(federation.hold_out(num_clients=4)[1].names)
 
@@ -143,22 +143,22 @@ def test_dealing_warns_of_recordings_that_it_breaks_up(tmp_path):
 def test_dealing_warns_of_unseen_clients_that_it_mixes_in(table):
     federation = load(f"{table}|iid:num_clients=4", **COLUMNS, hold_out=3)
 
-    assert "the rows of 3 clients that were set apart as unseen are dealt with the others" in federation.notes
+    assert "the rows of 3 clients that were held out as unseen are dealt with the others" in federation.notes
 
 
 @pytest.mark.parametrize(("number", "expected"), [(1, (1, 0)), (4, (3, 1)), (8, (6, 2)), (12, (9, 3))])
-def test_drawn_clients_keep_the_share_of_those_set_apart(table, number, expected):
+def test_drawn_clients_keep_the_share_of_those_held_out(table, number, expected):
     federation = load(f"{table}|draw_clients:num_clients={number}", **COLUMNS, hold_out=3)
 
-    apart = 0 if federation.apart is None else int(federation.apart.sum())
-    assert (number - apart, apart) == expected
+    held_out = 0 if federation.held_out is None else int(federation.held_out.sum())
+    assert (number - held_out, held_out) == expected
 
 
 def test_a_path_may_hold_a_bar(tmp_path):
     path = tmp_path / "a|b.csv"
     path.touch()
 
-    assert parted(str(path)) == (str(path), [])
+    assert split_text(str(path)) == (str(path), [])
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_the_fingerprint_changes_with_any_input():
 
 def test_a_federation_set_apart_as_a_whole_has_nobody_to_train():
     federation = load("digits:num_clients=9")
-    whole = replace(federation, apart=np.ones(9, bool))
+    whole = replace(federation, held_out=np.ones(9, bool))
 
     with pytest.raises(BadData, match="set all clients aside"):
         whole.hold_out()

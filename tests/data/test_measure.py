@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plures.data import from_arrays, load, measure
-from plures.data.measure import explained_by, feature_shift, label_skew, measured, quantity_skew
+from plures.data.measure import feature_shift, label_skew, measure_differences, quantity_skew, share_explained
 
 ALL_TRAIN = (1.0, 0.0, 0.0)
 
@@ -31,14 +31,14 @@ def normal(seed, *shape):
 
 def test_the_share_is_that_of_an_analysis_of_variance():
     """Means 2 and 6 about 4: SSB = 2 * 4 + 2 * 4 = 16. SSW = 4, MSW = 4 / 2. (16 - 1 * 2) / 20."""
-    found = explained_by(column(1, 3, 5, 7), np.array([0, 0, 1, 1]))
+    found = share_explained(column(1, 3, 5, 7), np.array([0, 0, 1, 1]))
 
     assert found == pytest.approx(14 / 20)
 
 
 def test_clients_count_by_their_rows():
     """Means 2 (3 rows) and 9 (1 row) about 3.75: SSB = 36.75, SSW = 4 + 0 + 4, MSW = 8 / 2."""
-    found = explained_by(column(0, 2, 4, 9), np.array([0, 0, 0, 1]))
+    found = share_explained(column(0, 2, 4, 9), np.array([0, 0, 0, 1]))
 
     assert found == pytest.approx((36.75 - 4) / 44.75)
 
@@ -47,7 +47,7 @@ def test_sums_of_squares_are_added_over_columns():
     """The first column has SSB 16 and SSW 4; the second has SSB 0 and SSW 4: MSW = 8 / 2, (16 - 4) / 24."""
     values = np.hstack([column(1, 3, 5, 7), column(0, 2, 0, 2)])
 
-    assert explained_by(values, np.array([0, 0, 1, 1])) == pytest.approx(12 / 24)
+    assert share_explained(values, np.array([0, 0, 1, 1])) == pytest.approx(12 / 24)
 
 
 def test_inside_classes_cells_are_compared_with_their_class():
@@ -55,38 +55,38 @@ def test_inside_classes_cells_are_compared_with_their_class():
     values = column(1, 3, 5, 7, 100, 102, 100, 102)
     owner = np.array([0, 0, 1, 1, 0, 0, 1, 1])
 
-    found = explained_by(values, owner, np.array([0, 0, 0, 0, 1, 1, 1, 1]))
+    found = share_explained(values, owner, np.array([0, 0, 0, 0, 1, 1, 1, 1]))
 
     assert found == pytest.approx(12 / 24)
 
 
 def test_a_class_that_a_client_lacks_makes_no_cell():
     """Class 1 has one cell only, whose SSW of 2 joins: 3 cells, 2 classes, MSW = 6 / 3, (16 - 1 * 2) / 22."""
-    found = explained_by(column(1, 3, 5, 7, 50, 52), np.array([0, 0, 1, 1, 1, 1]), np.array([0, 0, 0, 0, 1, 1]))
+    found = share_explained(column(1, 3, 5, 7, 50, 52), np.array([0, 0, 1, 1, 1, 1]), np.array([0, 0, 0, 0, 1, 1]))
 
     assert found == pytest.approx(14 / 22)
 
 
 def test_the_order_of_rows_and_the_numbers_of_clients_do_not_matter():
-    found = explained_by(column(5, 1, 7, 3), np.array(["b", "a", "b", "a"]))
+    found = share_explained(column(5, 1, 7, 3), np.array(["b", "a", "b", "a"]))
 
     assert found == pytest.approx(14 / 20)
 
 
 def test_a_large_common_offset_does_not_matter():
-    found = explained_by(1e9 + column(1, 3, 5, 7), np.array([0, 0, 1, 1]))
+    found = share_explained(1e9 + column(1, 3, 5, 7), np.array([0, 0, 1, 1]))
 
     assert found == pytest.approx(14 / 20)
 
 
 def test_clients_that_are_more_alike_than_chance_get_zero():
-    found = explained_by(column(1, 3, 1, 3), np.array([0, 0, 1, 1]))
+    found = share_explained(column(1, 3, 1, 3), np.array([0, 0, 1, 1]))
 
     assert found == 0.0
 
 
 def test_clients_whose_rows_are_all_alike_explain_everything():
-    found = explained_by(column(0.1, 0.1, 0.1, 0.7, 0.7, 0.7), np.array([0, 0, 0, 1, 1, 1]))
+    found = share_explained(column(0.1, 0.1, 0.1, 0.7, 0.7, 0.7), np.array([0, 0, 0, 1, 1, 1]))
 
     assert found == pytest.approx(1.0, abs=1e-12)
 
@@ -96,7 +96,7 @@ def test_values_that_do_not_vary_are_explained_by_no_one(within):
     """Also where rounding keeps the mean of twelve or six tenths from being a tenth."""
     values = np.full((12, 3), 0.1) + (0.0 if within is None else within[:, None])
 
-    assert explained_by(values, np.arange(12) // 6, within) == 0.0
+    assert share_explained(values, np.arange(12) // 6, within) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_values_that_do_not_vary_are_explained_by_no_one(within):
 def test_cells_of_one_row_tell_nothing(owner, within):
     values = np.arange(float(len(owner)))[:, None]
 
-    found = explained_by(values, np.array(owner, int), None if within is None else np.array(within))
+    found = share_explained(values, np.array(owner, int), None if within is None else np.array(within))
 
     assert np.isnan(found)
 
@@ -118,7 +118,7 @@ def test_chance_alone_explains_nothing_on_average(classes):
     owner, within = np.arange(rows) % clients, np.arange(rows) // clients % classes
     deviation = np.sqrt(2 * (clients - 1) * classes * columns) / (rows * columns)
 
-    found = [explained_by(normal(seed, rows, columns), owner, within) for seed in range(seeds)]
+    found = [share_explained(normal(seed, rows, columns), owner, within) for seed in range(seeds)]
 
     assert np.mean(found) < (0.4 + 3 * 0.6 / np.sqrt(seeds)) * deviation
     assert max(found) > 0
@@ -128,10 +128,10 @@ def test_chance_alone_explains_nothing_on_average(classes):
 def test_blocks_of_rows_do_not_change_the_share(block, monkeypatch):
     values, owner = normal(0, 200, 3) + np.arange(200)[:, None] % 7, np.arange(200) % 7
     within = np.arange(200) // 90
-    whole = explained_by(values, owner, within)
+    whole = share_explained(values, owner, within)
     monkeypatch.setattr(measure, "BLOCK_BYTES", block)
 
-    assert explained_by(values, owner, within) == pytest.approx(whole, rel=1e-12)
+    assert share_explained(values, owner, within) == pytest.approx(whole, rel=1e-12)
 
 
 def test_one_class_per_client_is_all_the_label_skew_there_is():
@@ -205,7 +205,7 @@ def test_label_skew_alone_is_no_feature_shift():
     found = federation(x, y, np.repeat([0, 1], 8))
 
     assert feature_shift(found) == 0.0
-    assert explained_by(x, np.repeat([0, 1], 8)) > 0.1
+    assert share_explained(x, np.repeat([0, 1], 8)) > 0.1
 
 
 def test_without_classes_inputs_are_compared_plainly():
@@ -218,7 +218,7 @@ def test_wide_inputs_are_seen_along_random_directions():
     """Clients' offsets and the noise have no preferred direction, so 64 of 400 give the same share but for chance."""
     owner = np.arange(600) % 30
     x = normal(0, 600, 20, 20) + normal(1, 30, 20, 20)[owner]
-    exact = explained_by(x, owner)
+    exact = share_explained(x, owner)
 
     found = feature_shift(federation(x, np.zeros(600), owner, task="regression"))
 
@@ -315,16 +315,18 @@ def test_quantity_skew_when_one_client_has_all():
 
 
 def test_all_numbers_come_by_name():
-    found = measured(federation(column(1, 3, 5, 7), [1.0, 3.0, 5.0, 7.0], [0, 0, 1, 1], task="regression"))
+    found = measure_differences(
+        federation(column(1, 3, 5, 7), [1.0, 3.0, 5.0, 7.0], [0, 0, 1, 1], task="regression")
+    )
 
     assert found == pytest.approx({"label_skew": 14 / 20, "feature_shift": 14 / 20, "quantity_skew": 0.0})
 
 
 def test_what_cannot_be_measured_is_none():
-    assert measured(sized(1, 1, 1)) == {"label_skew": None, "feature_shift": None, "quantity_skew": 0.0}
+    assert measure_differences(sized(1, 1, 1)) == {"label_skew": None, "feature_shift": None, "quantity_skew": 0.0}
 
 
 def test_turned_digits_shift_inputs_but_not_labels():
-    found = measured(load("digits"))
+    found = measure_differences(load("digits"))
 
     assert found["feature_shift"] > 0.1 > found["label_skew"]

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from plures.data.scale import Moments, Scale, client_moments, federated_scale, merged
+from plures.data.scale import ColumnMoments, ColumnScale, client_moments, federated_scale, merge_moments
 
 KEY = jax.random.key(0)
 # Four clients of unequal size whose rows are interleaved, columns of very different scale, one value in six missing.
@@ -26,7 +26,7 @@ def test_the_moments_of_a_client_are_those_of_its_known_values():
 
 
 def test_merged_moments_are_those_of_all_rows_together():
-    number, mean, square = merged(client_moments(X, OWNER))
+    number, mean, square = merge_moments(client_moments(X, OWNER))
 
     np.testing.assert_array_equal(number, (~np.isnan(X)).sum(0))
     np.testing.assert_allclose(mean, np.nanmean(X, axis=0), rtol=1e-12)
@@ -37,7 +37,7 @@ def test_merging_does_not_lose_a_small_spread_beside_a_large_mean():
     """The values are 1e8 + {0, 1}, one per client: a difference of squares would lose the variance of 1/4."""
     x = 1e8 + np.arange(100.0)[:, None] % 2
 
-    square = merged(client_moments(x, np.arange(100))).square
+    square = merge_moments(client_moments(x, np.arange(100))).square
 
     np.testing.assert_allclose(square / 100, [0.25], rtol=1e-9)
 
@@ -51,7 +51,7 @@ def test_a_client_without_rows_sends_zeros():
 def test_a_client_without_a_known_value_changes_nothing():
     with_it = client_moments(np.array([[1.0], [np.nan], [4.0]]), np.array([0, 1, 2]))
 
-    assert [part.tolist() for part in merged(with_it)] == [[2.0], [2.5], [4.5]]
+    assert [part.tolist() for part in merge_moments(with_it)] == [[2.0], [2.5], [4.5]]
 
 
 def test_a_column_without_a_known_value_has_mean_0_and_deviation_1():
@@ -111,7 +111,7 @@ def test_clients_may_have_names():
 
 
 def test_scaling_keeps_the_shape_and_gives_floats():
-    scale = Scale(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.0, 4.0, 8.0]))
+    scale = ColumnScale(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.0, 4.0, 8.0]))
 
     found = scale.apply(np.arange(8).reshape(2, 2, 2))
 
@@ -131,4 +131,6 @@ def test_images_are_standardized_pixel_by_pixel():
 
 
 def test_three_numbers_per_column_are_sent():
-    assert [part.shape for part in client_moments(X, OWNER)] == [(4, 3)] * len(Moments._fields) == [(4, 3)] * 3
+    assert (
+        [part.shape for part in client_moments(X, OWNER)] == [(4, 3)] * len(ColumnMoments._fields) == [(4, 3)] * 3
+    )

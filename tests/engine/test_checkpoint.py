@@ -11,7 +11,7 @@ import pytest
 
 from plures import run, then
 from plures.contract import worlds
-from plures.contract.bench import outcome
+from plures.contract.watched_runs import outcome
 from plures.engine import checkpoint
 from plures.errors import BadFile, BadValue
 from plures.methods.ditto import ditto
@@ -100,7 +100,7 @@ def test_a_kill_in_mid_write_leaves_the_last_checkpoint_intact(tmp_path):
 def test_another_methods_checkpoint_is_refused(method, seen, tmp_path):
     run(fedavg(worlds.model(), plan=worlds.PLAN), seen, rounds=1, checkpoint=tmp_path, **SETTINGS)
 
-    with pytest.raises(BadFile, match="another method or model"):
+    with pytest.raises(BadFile, match="belongs to a run with method fedavg"):
         run(method, seen, rounds=2, checkpoint=tmp_path, **SETTINGS)
 
 

@@ -12,13 +12,14 @@ from plures import run
 from plures.contract.bench import Stopped
 from plures.data.worlds import mean_estimation
 from plures.engine import Settings, prepare
-from plures.engine.state import least_rounds, phases
+from plures.engine.phases import least_rounds, spans_of
 from plures.errors import BadFile, BadValue, MethodWarning, Unsupported
+from plures.method import Report, Views, closed, then
+from plures.methods.clustering.hypcluster import hypcluster
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
-from plures.methods.hypcluster import hypcluster
-from plures.survey import Survey, surveyed
-from plures.types import Plan, closed, then
+from plures.types import Plan
+from plures.wrap.closing import Survey, surveyed
 
 WORLD = mean_estimation(num_clients=4, dim=2, rows=6, radius=1.0, sigma=0.1)
 MEANS = np.stack([WORLD.federation.rows_of(name, "train")[1].mean(0) for name in WORLD.federation.names])
@@ -51,7 +52,7 @@ def finished():
 
 
 def spans(method, rounds):
-    return [(one.start, one.stop, one.main) for one in phases(method, rounds)]
+    return [(one.start, one.stop, one.main) for one in spans_of(method, rounds)]
 
 
 @pytest.mark.parametrize(
@@ -170,22 +171,25 @@ def test_a_run_of_another_length_is_refused(tmp_path):
 
 
 def test_warnings_of_the_base_are_still_given():
-    base = replace(
-        fedavg(WORLD.model, plan=EXACT), notes=lambda server: [f"{len(server.weights.params['point'])} numbers"]
-    )
+    def report(server):
+        return Report([f"{len(server.weights.params['point'])} numbers"])
+
+    base = replace(fedavg(WORLD.model, plan=EXACT), views=Views(report=report))
 
     with pytest.warns(MethodWarning, match="2 numbers"):
         result = run(counting(base), WORLD.federation, rounds=2)
 
-    assert result.notes == ["2 numbers"]
+    assert result.report.warnings == ["2 numbers"]
 
 
 def test_what_a_method_tells_of_clients_and_models_stands_in_the_table():
     """The cluster is the sign of a client's mean, by its training rows; the fact is the first number of its model."""
     base = replace(
         fedavg(WORLD.model, plan=EXACT),
-        assign=lambda offer, private, data: {"cluster": (data.train.all().y.mean(0)[0] > 0).astype(int)},
-        facts=lambda offer, private, served: {"first": served.params["point"][0]},
+        views=Views(
+            assign=lambda offer, private, data: {"cluster": (data.train.all().y.mean(0)[0] > 0).astype(int)},
+            facts=lambda offer, private, served: {"first": served.params["point"][0]},
+        ),
     )
 
     table = run(counting(base), WORLD.federation, rounds=2).clients
@@ -199,7 +203,7 @@ def test_a_survey_offers_what_was_found_and_serves_as_the_base_does():
 
     assert isinstance(offer, Survey)
     assert offer.found.tolist() == [4.0, 12.0]
-    np.testing.assert_array_equal(method().common(offer).params["point"], offer.base.params["point"])
+    np.testing.assert_array_equal(method().views.common(offer).params["point"], offer.base.params["point"])
 
 
 @pytest.mark.parametrize(("lanes", "size"), [(1, None), (2**16 * 15 // 8, 2), (2**18, 1)])
@@ -207,7 +211,7 @@ def test_models_trained_side_by_side_take_up_room(lanes, size, monkeypatch):
     """An offer is 17 bytes; there is room for four megabytes, on any machine."""
     monkeypatch.setattr("plures.engine.executors.CACHE_BYTES", 2**22)
     monkeypatch.setattr("plures.engine.executors.DEVICE_BYTES", 2**22)
-    busy = replace(method(), lanes=lanes)
+    busy = replace(method(), traits=replace(method().traits, lanes=lanes))
     runner = prepare(busy, WORLD.federation, settings=Settings(rounds=3))
 
     assert runner.setup(runner.phases[-1]).executor.size == size

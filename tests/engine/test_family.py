@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from plures.contract import worlds
-from plures.engine import Family, Settings, evaluate, prepare, run_together
-from plures.engine.play import play, play_together
-from plures.errors import Unsupported
+from plures.engine import Family, Settings, evaluate, prepare
+from plures.engine.rounds import play
+from plures.methods.clustering.hypcluster import hypcluster
 from plures.methods.ditto import ditto
-from plures.methods.hypcluster import hypcluster
 
 MODEL = worlds.model()
 
@@ -73,27 +72,6 @@ def test_each_member_is_what_it_is_alone_and_the_second_needs_no_program(make, n
     assert (play._cache_size(), evaluate._compiled._cache_size()) == programs
     for one, alone in zip(mine, members(make, numbers, **more), strict=True):
         assert_equal(one, alone.run())
-
-
-def test_members_and_seeds_are_run_side_by_side_with_one_program():
-    family = Family(near, near(NEAR[0]))
-    some = [one for seed in (0, 1) for one in members(near, NEAR, family, cohort=3, seed=seed)]
-    before = play_together._cache_size()
-
-    both = run_together(some)
-
-    assert play_together._cache_size() == before + 1
-    alone = [one.run() for seed in (0, 1) for one in members(near, NEAR, cohort=3, seed=seed)]
-    for one, other in zip(both, alone, strict=True):
-        assert_equal(one, other)
-    assert not np.allclose(*(jax.tree.leaves(one.state.private)[0] for one in both[:2]))
-
-
-def test_members_of_two_families_are_not_run_side_by_side():
-    some = [members(near, [one], Family(near, near(one)))[0] for one in NEAR]
-
-    with pytest.raises(Unsupported, match="differ in seeds and numbers alone"):
-        run_together(some)
 
 
 def test_on_the_host_every_member_is_itself():

@@ -13,9 +13,10 @@ from plures.contract import worlds
 from plures.data.worlds import mean_estimation
 from plures.errors import BadValue
 from plures.local import mean_loss, objective, sgd
+from plures.method import Method, Traits, keep_download
 from plures.methods.fedavg import fedavg
 from plures.models.mlp import mlp
-from plures.types import Method, Plan, Weights, keep_download
+from plures.types import Plan, Weights
 
 WORLD = mean_estimation(num_clients=4, dim=2, rows=6, radius=1.0, sigma=0.1)
 MEANS = np.stack([WORLD.federation.rows_of(name, "train")[1].mean(0) for name in WORLD.federation.names])
@@ -57,7 +58,7 @@ def mixing(model, *, plan, share):
         merge=lambda server, uploads, weights, uids: (server[0], tree.weighted_mean(uploads, weights)),
         settle=settle,
         serve=lambda key, first, private, data: private.own,
-        common=None,
+        views=replace(base.views, common=None),
     )
 
 
@@ -121,7 +122,7 @@ def everyones_models(model, *, num_clients, block, lr):
         merge=merge,
         serve=lambda key, own, private, data: own,
         predict=model.apply,
-        turns=turns,
+        traits=Traits(exchanges=turns),
     )
 
 
@@ -293,7 +294,7 @@ def test_traffic_follows_the_state_that_was_handed_over():
         train=lambda key, download, private, data: (download, private, {}),
         merge=lambda server, *rest: server,
         serve=lambda key, download, private, data: base.model.init(key),
-        common=None,
+        views=replace(base.views, common=None),
     )
 
     result = run(then(base, 1, main, hand_over=wider), WORLD.federation, rounds=2)

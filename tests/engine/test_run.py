@@ -6,7 +6,7 @@ import pytest
 
 from plures import run
 from plures.contract import worlds
-from plures.contract.bench import outcome
+from plures.contract.watched_runs import outcome
 from plures.data.worlds import mean_estimation
 from plures.engine import Settings, prepare
 from plures.errors import BadData, BadValue, UnknownChoice

@@ -70,7 +70,7 @@ def graph_of(name, clients, num_neighbors=4):
     """A graph of that name between clients."""
     if name == "complete":
         return complete(clients.num)
-    near = nearest(consensus(clients).slopes, num_neighbors)
+    near = nearest(consensus(clients).gradients, num_neighbors)
     return near if name == "knn" else mixed(near, 0.3)
 
 

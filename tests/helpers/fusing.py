@@ -68,7 +68,7 @@ class Hinge:
         penalty = self.c * np.square(models[:, 1:]).sum(1) + RIDGE * np.square(models).sum(1)
         return np.square(self.slack(models)).mean(1) + 0.5 * penalty
 
-    def slopes(self, models):
+    def gradients(self, models):
         """(clients, 3) the gradients of the f_i."""
         force = -2 * self.slack(models) * self.sign / self.rows
         fit = np.concatenate([force.sum(1, keepdims=True), np.einsum("cr,crd->cd", force, self.x)], axis=1)

@@ -28,8 +28,8 @@ def loss_of(name, outputs, y):
 def own_loss(clients, client, x):
     """f_i at an expression ``x`` (dim,): (1 / m_i) sum of losses + 1/2 sum ridge x^2."""
     rows = clients.share[client] > 0
-    model = cp.reshape(x, (clients.a.shape[2], clients.link.num_outputs), order="C")
-    loss = loss_of(clients.link.name, clients.a[client][rows] @ model, clients.y[client][rows])
+    model = cp.reshape(x, (clients.a.shape[2], clients.loss.num_outputs), order="C")
+    loss = loss_of(clients.loss.name, clients.a[client][rows] @ model, clients.y[client][rows])
     weight = clients.share[client][rows][0]
     return weight * loss + 0.5 * cp.sum(cp.multiply(clients.ridge, cp.square(x)))
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from plures.data import from_arrays
-from plures.data.clustered import through_origin
+from plures.data.worlds.known_optima import through_origin
 
 DIM, LAM = 3, 0.7
 SIZES = (12, 20, 16, 30, 24)

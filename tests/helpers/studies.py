@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from plures.study.folder import run_folder
+from plures.study.disk.layout import run_folder
 
 
 def client_table(scores, *, groups=None, unseen=0, metric="accuracy", clusters=None, names=None):

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from plures.advise.tradeoff import Tradeoff, ValueCurve
 from plures.study.fronts import Budget
-from plures.study.sweep import Setting, Sweep, find_degree
-from plures.study.tradeoff import Curve, Tradeoff
+from plures.study.sweep import Sweep, SweptValue, find_swept_option
 
 NUM_CLIENTS = 30
 
@@ -17,8 +17,8 @@ def curve(said, losses, *, mb=None, kind="value", rounds=None, noise=0.0, num_cl
     number = float(said) if kind == "value" else None
     label = said if kind == "end" else f"ditto:lam={said}"
     valid = losses[None, :, None] + wiggle
-    return Curve(
-        Setting(label, said, kind, number),
+    return ValueCurve(
+        SweptValue(label, said, kind, number),
         np.arange(1, len(losses) + 1) if rounds is None else np.asarray(rounds),
         np.asarray([mb if mb is not None else np.arange(1.0, len(losses) + 1)]),
         more.pop("gradients", None),
@@ -33,7 +33,7 @@ def curve(said, losses, *, mb=None, kind="value", rounds=None, noise=0.0, num_cl
 def made(*curves, mb=None, rounds=None, left_out=(), asked=""):
     """A result with these curves under a budget."""
     sweep = Sweep(
-        degree=find_degree("ditto"),
+        degree=find_swept_option("ditto"),
         settings=tuple(one.setting for one in curves),
         built={},
         federation=None,

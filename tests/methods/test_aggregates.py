@@ -9,13 +9,13 @@ from plures import run, tree
 from plures.aggregate import num_tolerated
 from plures.data.worlds import linear_clusters, mean_estimation
 from plures.errors import BadValue, UnknownChoice
+from plures.methods.clustering.hypcluster import hypcluster
+from plures.methods.clustering.hypcluster_auto import hypcluster_auto
+from plures.methods.clustering.ifca import ifca
+from plures.methods.clustering.oracle import oracle
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
 from plures.methods.fedprox import fedprox
-from plures.methods.hypcluster import hypcluster
-from plures.methods.hypcluster_auto import hypcluster_auto
-from plures.methods.ifca import ifca
-from plures.methods.oracle import oracle
 from plures.methods.scaffold import scaffold
 from plures.types import Plan
 
@@ -113,11 +113,11 @@ def test_scaffolds_controls_go_through_the_aggregator_too():
 def test_a_method_promises_what_its_aggregator_does_and_nothing_inside_clusters(name):
     made = METHODS[name](WORLD.model, aggregate="trimmed_mean:share=0.3")
 
-    assert METHODS[name](WORLD.model).tolerates is None
+    assert METHODS[name](WORLD.model).traits.tolerates is None
     if name in CLUSTERED:
-        assert made.tolerates is None
+        assert made.traits.tolerates is None
     else:
-        assert made.tolerates(10) == num_tolerated("trimmed_mean:share=0.3", 10) == 3
+        assert made.traits.tolerates(10) == num_tolerated("trimmed_mean:share=0.3", 10) == 3
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -8,7 +8,7 @@ import pytest
 from plures import run
 from plures.data.federation import from_arrays
 from plures.errors import BadValue, UnknownChoice
-from plures.methods.agnostic import Report, agnostic, moved
+from plures.methods.agnostic import DomainUpload, agnostic, move_weights
 from plures.models.linear import mean as mean_model
 from plures.types import Plan
 
@@ -19,7 +19,7 @@ def test_exponentiated_weights_multiply_by_the_exponential_of_the_loss():
     """Constant losses a > b: after T steps the ratio has grown by exp(step * T * (a - b))."""
     lam = jnp.array([0.25, 0.75])
     for _ in range(20):
-        lam = moved(lam, jnp.array([2.0, 0.5]), BOTH, 0.05, "exponentiated")
+        lam = move_weights(lam, jnp.array([2.0, 0.5]), BOTH, 0.05, "exponentiated")
 
     assert float(lam[0] / lam[1]) == pytest.approx((0.25 / 0.75) * np.exp(0.05 * 20 * 1.5), rel=1e-5)
     assert float(lam.sum()) == pytest.approx(1.0, abs=1e-6)
@@ -29,20 +29,20 @@ def test_exponentiated_weights_multiply_by_the_exponential_of_the_loss():
 def test_a_domain_nobody_spoke_for_keeps_its_weight(rule):
     seen = jnp.array([True, False, True])
 
-    after = moved(jnp.array([0.2, 0.3, 0.5]), jnp.array([1.0, 0.0, 3.0]), seen, 0.1, rule)
+    after = move_weights(jnp.array([0.2, 0.3, 0.5]), jnp.array([1.0, 0.0, 3.0]), seen, 0.1, rule)
 
     assert float(after[1]) == pytest.approx(0.3, abs=1e-6)
     assert float(after.sum()) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_the_projected_step_adds_the_centered_losses_inside_the_simplex():
-    after = moved(jnp.array([0.5, 0.5]), jnp.array([2.0, 1.0]), BOTH, 0.1, "projected")
+    after = move_weights(jnp.array([0.5, 0.5]), jnp.array([2.0, 1.0]), BOTH, 0.1, "projected")
 
     np.testing.assert_allclose(after, [0.55, 0.45], atol=1e-6)
 
 
 def test_the_projected_step_stops_at_a_corner():
-    after = moved(jnp.array([0.5, 0.5]), jnp.array([30.0, 1.0]), BOTH, 0.1, "projected")
+    after = move_weights(jnp.array([0.5, 0.5]), jnp.array([30.0, 1.0]), BOTH, 0.1, "projected")
 
     np.testing.assert_allclose(after, [1.0, 0.0], atol=1e-6)
 
@@ -83,7 +83,7 @@ def test_a_domain_that_was_away_does_not_drown_the_others():
 
     def report(amounts, domains):
         update = jax.tree.map(lambda leaf: jnp.asarray(amounts).reshape(-1, *leaf.shape), server.base.weights)
-        return Report(update, jnp.asarray(domains), jnp.zeros(len(domains)))
+        return DomainUpload(update, jnp.asarray(domains), jnp.zeros(len(domains)))
 
     first = method.merge(server, report([0.0, 0.0], [0, 0]), jnp.ones(2), jnp.arange(2))
     second = method.merge(first, report([1.0, 3.0], [0, 1]), jnp.array([30.0, 1.0]), jnp.arange(2))

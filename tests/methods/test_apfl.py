@@ -10,9 +10,9 @@ from plures import run
 from plures.contract import worlds
 from plures.data.worlds import mean_estimation
 from plures.errors import BadValue
-from plures.methods.apfl import Own, apfl
+from plures.methods.apfl import OwnAndShare, apfl
 from plures.methods.fedavg import fedavg
-from plures.methods.local_only import Own as Alone
+from plures.methods.local_only import OwnModel as Alone
 from plures.methods.local_only import local_only
 from plures.models.build import CLASSIFICATION, from_flax
 from plures.models.linear import mean, softmax
@@ -38,7 +38,7 @@ def trained(method, *, alpha=ALPHA, count=None):
     """What a client whose rows have the mean TARGET makes of SHARED and OWN."""
     spread = np.array([[0.3, -0.1], [-0.3, 0.1]], np.float32)
     data = data_of(np.zeros((2, 0), np.float32), TARGET.astype(np.float32) + spread, count=count)
-    upload, own, info = method.train(KEY, point(SHARED), Own(point(OWN), jnp.asarray(alpha)), data)
+    upload, own, info = method.train(KEY, point(SHARED), OwnAndShare(point(OWN), jnp.asarray(alpha)), data)
     return SHARED + np.asarray(upload.params["point"]), np.asarray(own.weights.params["point"]), own.alpha, info
 
 
@@ -76,19 +76,19 @@ def test_the_share_stays_between_0_and_1():
 
 
 def test_served_is_the_mixture_and_the_share_is_told():
-    method, own = apfl(mean((0,), 2)), Own(point(OWN), jnp.asarray(ALPHA))
+    method, own = apfl(mean((0,), 2)), OwnAndShare(point(OWN), jnp.asarray(ALPHA))
 
     served = method.serve(KEY, point(SHARED), own, None)
 
     np.testing.assert_allclose(served.params["point"], ALPHA * OWN + (1 - ALPHA) * SHARED, atol=1e-6)
-    assert float(method.facts(point(SHARED), own, served)["alpha"]) == pytest.approx(ALPHA)
+    assert float(method.views.facts(point(SHARED), own, served)["alpha"]) == pytest.approx(ALPHA)
 
 
 def test_a_client_without_rows_is_served_the_shared_model():
     method = apfl(mean((0,), 2), plan=Plan(batch=2))
     w, v, alpha, _ = trained(method, count=jnp.asarray(0))
 
-    served = method.serve(KEY, point(SHARED), Own(point(v), alpha), None)
+    served = method.serve(KEY, point(SHARED), OwnAndShare(point(v), alpha), None)
 
     np.testing.assert_array_equal(served.params["point"], SHARED)
     np.testing.assert_array_equal(w, SHARED)
@@ -102,7 +102,7 @@ def test_with_batches_and_any_share_the_shared_model_is_fedavgs_and_at_1_the_own
     shared, own = (Weights(jax.tree.map(lambda leaf, s=s: leaf + s, model.init(KEY).params)) for s in (0.1, 0.2))
 
     upload, private, _ = apfl(model, plan=batches, alpha=1.0, adaptive=False).train(
-        KEY, shared, Own(own, jnp.ones(())), data
+        KEY, shared, OwnAndShare(own, jnp.ones(())), data
     )
     plain, _, _ = fedavg(model, plan=batches).train(KEY, shared, (), data)
     _, alone, _ = local_only(model, plan=batches).train(KEY, (), Alone(own, jnp.asarray(True)), data)

@@ -8,11 +8,11 @@ import pytest
 from plures import run
 from plures.data.worlds import linear_clusters, mean_estimation
 from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.methods.clustering.oracle import oracle
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
 from plures.methods.fedprox import fedprox
 from plures.methods.local_only import local_only
-from plures.methods.oracle import oracle
 from plures.methods.scaffold import scaffold
 from plures.types import Plan
 
@@ -137,7 +137,7 @@ def pooled_least_squares(federation):
 
 
 def solution(result):
-    weights = result.runner.method.common(result.runner.method.send(result.state.server, 0))
+    weights = result.runner.method.views.common(result.runner.method.send(result.state.server, 0))
     head = weights.params["head"]
     return np.append(np.asarray(head["kernel"]), np.asarray(head["bias"]))
 

@@ -10,8 +10,8 @@ import pytest
 from plures import run, tree
 from plures.data.worlds import linear_clusters
 from plures.engine.evaluate import predictions
-from plures.methods.hypcluster import hypcluster
-from plures.methods.hypcluster_auto import hypcluster_auto
+from plures.methods.clustering.hypcluster import hypcluster
+from plures.methods.clustering.hypcluster_auto import hypcluster_auto
 from plures.personalize.dapper import dapper
 from plures.personalize.mapper import mapper
 from plures.types import Plan

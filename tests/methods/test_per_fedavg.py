@@ -7,7 +7,7 @@ import pytest
 
 from plures.errors import BadValue, UnknownChoice
 from plures.local import objective
-from plures.methods.per_fedavg import Ahead, per_fedavg
+from plures.methods.per_fedavg import LookAhead, per_fedavg
 from plures.models.build import CLASSIFICATION, from_functions
 from plures.models.conv import conv2d
 from plures.models.linear import least_squares, mean, softmax
@@ -38,8 +38,8 @@ def flat(params):
 
 
 def slope_of(variant, model, weights, batches, *, rate=RATE, delta=1e-2):
-    ahead, loss = Ahead(rate, variant, delta), objective(model)
-    return jax.jit(lambda weights: ahead.slope(loss, KEY, weights, batches))(weights)
+    ahead, loss = LookAhead(rate, variant, delta), objective(model)
+    return jax.jit(lambda weights: ahead.gradient(loss, KEY, weights, batches))(weights)
 
 
 @pytest.mark.parametrize("variant", ["first_order", "hessian_free", "exact"])
@@ -143,7 +143,7 @@ def test_served_is_the_model_after_steps_on_all_own_rows(steps, count, wanted):
     served = method.serve(KEY, shared, (), data_of([3.0, 5.0], count=jnp.asarray(count)))
 
     assert float(served.params["point"][0]) == pytest.approx(wanted, abs=1e-6)
-    assert method.common(shared) is shared
+    assert method.views.common(shared) is shared
 
 
 def test_batches_are_drawn_independently():

@@ -41,7 +41,7 @@ class Plain(nn.Module):
 
 
 NET = from_flax(Net(), shape=(3,), task=CLASSIFICATION, parts={"head": ("params/Dense_1/*",)}, features="hidden")
-WEIGHTS = NET.init(KEYS[0])
+WEIGHTS = jax.jit(NET.init)(KEYS[0])
 FORWARD, APPLY = jax.jit(NET.forward), jax.jit(NET.apply)
 
 

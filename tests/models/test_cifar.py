@@ -11,7 +11,7 @@ from plures.keys import root
 from plures.models.cifar import cifar_cnn
 
 MODEL = cifar_cnn((8, 8, 3), 4)
-WEIGHTS = MODEL.init(root(0))
+WEIGHTS = jax.jit(MODEL.init)(root(0))
 X = jax.random.normal(root(1), (3, 8, 8, 3))
 ALL = jnp.ones(3, bool)
 

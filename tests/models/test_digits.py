@@ -10,11 +10,11 @@ from plures import tree
 from plures.errors import BadValue
 from plures.keys import root
 from plures.models.digits import digits_cnn, digits_cnn_small
-from plures.models.layers import BatchNorm, Conv
+from plures.models.networks import BatchNorm, Conv
 from plures.types import Weights
 
 TINY = digits_cnn_small((8, 8), 3, widths=(2, 3, 2, 4, 5))
-WEIGHTS = TINY.init(root(0))
+WEIGHTS = jax.jit(TINY.init)(root(0))
 X = jax.random.normal(root(1), (6, 8, 8))
 SOME = jnp.array([True, True, True, True, False, False])
 FORWARD = jax.jit(TINY.forward)

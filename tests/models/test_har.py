@@ -8,10 +8,11 @@ import pytest
 from plures import tree
 from plures.errors import BadValue
 from plures.keys import root
-from plures.models.har import _halve, har_cnn
+from plures.models.har import har_cnn
+from plures.models.networks import halve_times
 
 MODEL = har_cnn((17, 3), 4)
-WEIGHTS = MODEL.init(root(0))
+WEIGHTS = jax.jit(MODEL.init)(root(0))
 X = jax.random.normal(root(1), (6, 17, 3))
 SOME = jnp.array([True, True, True, True, False, False])
 
@@ -29,7 +30,7 @@ def test_the_cnn_has_the_size_of_its_layers():
 def test_pooling_takes_the_larger_of_two_times():
     x = jnp.array([3.0, 1.0, 2.0, 5.0, 9.0]).reshape(1, 5, 1, 1)
 
-    assert _halve(x).reshape(-1).tolist() == [3.0, 5.0]
+    assert halve_times(x).reshape(-1).tolist() == [3.0, 5.0]
 
 
 def test_body_and_head_are_all_of_the_model_and_share_nothing():

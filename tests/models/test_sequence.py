@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from plures import data, tree
+from plures.builders import build_model, default_model
 from plures.engine import run
 from plures.errors import BadValue
 from plures.keys import root
 from plures.methods.fedavg import fedavg
 from plures.models.sequence import char_gru, char_mlp
-from plures.study.spec import build_model, default_model
 from plures.types import Plan, Weights
 
 TEXT = jnp.array([[0, 1, 1, 0], [1, 1, 0, 1]], jnp.int32)

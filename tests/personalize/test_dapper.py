@@ -13,18 +13,17 @@ from plures import run, tree
 from plures.data.federation import from_arrays
 from plures.engine.clients import layout_of, on_device, view
 from plures.errors import BadFile, BadValue, UnknownChoice, Unsupported
-from plures.keys import shuffled
+from plures.keys import permute
 from plures.local import objective
+from plures.methods.clustering.hypcluster import hypcluster
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
-from plures.methods.hypcluster import hypcluster
 from plures.models.linear import density, least_squares, mean, softmax, squared_hinge
 from plures.models.sequence import char_mlp
-from plures.personalize._folds import folds_of
-from plures.personalize._pool import Union, public_rows
+from plures.personalize.cross_validation import folds_of
 from plures.personalize.dapper import dapper
 from plures.personalize.finetune import finetune
-from plures.study.bounds import dapper_recipe
+from plures.personalize.row_pools import OwnAndPool, public_rows
 from plures.types import Plan, Rows, Weights
 
 KEY = jax.random.key(0)
@@ -198,7 +197,7 @@ def test_own_rows_alone_are_fine_tuning_bit_for_bit(options, plan):
     base = fedavg(MODELS["regression"], plan=plan)
     method = dapper(base, lam=1.0, epochs=2, example=federation.example, **options)
     first = base.start(KEY, 4)._replace(weights=ONES)
-    server = asked(method, federation, base=first) if method.prelude else first
+    server = asked(method, federation, base=first) if len(method.phases) > 1 else first
 
     found = served(method, server, federation)
 
@@ -219,7 +218,7 @@ def reference(x, y, key, lams, start, *, keep, steps, lr):
     z, number = with_one(x), len(y)
     soft = z @ start
     key_own = jax.random.split(key)[1]
-    order = np.asarray(shuffled(jax.random.fold_in(key_own, 1), jnp.arange(number), number))
+    order = np.asarray(permute(jax.random.fold_in(key_own, 1), jnp.arange(number), number))
     folds = [order[first:last] for first, last in pairwise(fold * number // 5 for fold in range(6))]
     losses = []
     for lam in lams:
@@ -412,7 +411,7 @@ def test_the_loss_of_a_union_is_the_mixture_of_both_losses():
     model = replace(model, apply=lambda w, x: w.params["point"] + 0 * x.sum(-1, keepdims=True))
     model = replace(model, forward=lambda key, w, x, mask: (model.apply(w, x), ()))
 
-    value, _ = objective(model)(KEY, weights, Union(own, pool, jnp.asarray(0.2)).all())
+    value, _ = objective(model)(KEY, weights, OwnAndPool(own, pool, jnp.asarray(0.2)).all())
 
     squares = [((np.asarray(y) - 4.0) ** 2).mean() / 2 for y in ([1.0, 2.0, 6.0], [10.0, 20.0])]
     assert float(value) == pytest.approx(0.2 * squares[0] + 0.8 * squares[1], rel=1e-5)
@@ -534,31 +533,3 @@ def test_a_file_that_holds_no_array_is_named(tmp_path, content):
 
     with pytest.raises(BadFile, match=f"could not be read from {path}"):
         dapper(BASE, source="proxy", proxy=str(path))
-
-
-@pytest.mark.parametrize("lam", [0.3, *(pytest.param(lam, marks=pytest.mark.slow) for lam in (0.05, 0.7, 0.99))])
-@pytest.mark.slow
-def test_single_steps_of_the_prescribed_size_stay_within_the_guaranteed_excess(lam):
-    """l = (h - x)^2 / 2 on [0, 1]: strong convexity, slopes and size are all 1. A hundred clients give 40 rows each."""
-    y = jax.random.uniform(jax.random.key(1), (100, 40)) ** jnp.linspace(0.3, 3.0, 100)[:, None]
-    names = np.repeat([f"{k:03d}" for k in range(100)], 40)
-    world = from_arrays(
-        np.zeros((4000, 0), np.float32),
-        np.asarray(y.reshape(4000, 1)),
-        names,
-        split=np.full(4000, "train"),
-        task="regression",
-    )
-    recipe = dapper_recipe(lam, 40, 4000, convexity=1, slope=1, size=1)
-    base = fedavg(mean((0,), 1), plan=Plan(batch=None, lr=1.0))
-    single = Plan(batch=1, lr=recipe.lr)
-    options = {"source": "raw", "allow_raw_sharing": True, "example": world.example, "shared_rows": 40}
-    method = dapper(base, lam=lam, plan=single, ratio=recipe.ratio, pool_rows=recipe.ratio * 40, **options)
-
-    result = run(method, world, rounds=2, executor="vectorized")
-
-    points = np.array([result.model_for(uid).weights.weights.params["point"] for uid in range(0, 100, 5)]).ravel()
-    own, pool = np.asarray(y).mean(1)[::5], float(y.mean())
-    excess = (points - (lam * own + (1 - lam) * pool)) ** 2 / 2
-    assert recipe.ratio == 36
-    assert excess.mean() <= recipe.excess

@@ -15,7 +15,7 @@ from plures.models.linear import density, least_squares, logistic, softmax, squa
 from plures.models.sequence import char_mlp
 from plures.personalize.finetune import finetune
 from plures.personalize.guard import guard
-from plures.personalize.knn_per import Voting, knn_per, nearest, stored
+from plures.personalize.knn_per import NeighborVote, knn_per, nearest, store_rows
 from plures.types import Data, Rows
 
 KEY = jax.random.key(0)
@@ -30,8 +30,8 @@ def rows_of(x, y, *, count=None):
 
 
 def probabilities(x, y, *, k, scale):
-    store = stored(MODEL, MODEL.init(KEY), rows_of(x, y))
-    return np.asarray(jax.nn.softmax(Voting(MODEL, k, scale).outputs(store, PROBES)))
+    store = store_rows(MODEL, MODEL.init(KEY), rows_of(x, y))
+    return np.asarray(jax.nn.softmax(NeighborVote(MODEL, k, scale).outputs(store, PROBES)))
 
 
 @pytest.mark.parametrize(("k", "scale"), [(1, 1.0), (5, 0.3), (14, 2.0)])
@@ -54,9 +54,9 @@ def test_features_in_another_unit_or_moved_change_nothing():
         features=lambda params, x: 100 * x + 50,
         task=CLASSIFICATION,
     )
-    store = stored(scaled, scaled.init(KEY), rows_of(X, Y))
+    store = store_rows(scaled, scaled.init(KEY), rows_of(X, Y))
 
-    found = jax.nn.softmax(Voting(scaled, 5, None).outputs(store, PROBES))
+    found = jax.nn.softmax(NeighborVote(scaled, 5, None).outputs(store, PROBES))
 
     np.testing.assert_allclose(found, probabilities(X, Y, k=5, scale=None), atol=1e-4)
 
@@ -64,9 +64,9 @@ def test_features_in_another_unit_or_moved_change_nothing():
 def test_padding_never_votes():
     """Five rows of a client in an array of fourteen whose others are not numbers."""
     x = np.where(np.arange(14)[:, None] < 5, X, np.nan)
-    store = stored(MODEL, MODEL.init(KEY), rows_of(x, Y, count=5))
+    store = store_rows(MODEL, MODEL.init(KEY), rows_of(x, Y, count=5))
 
-    found = jax.nn.softmax(Voting(MODEL, 10, 1.0).outputs(store, PROBES))
+    found = jax.nn.softmax(NeighborVote(MODEL, 10, 1.0).outputs(store, PROBES))
 
     np.testing.assert_allclose(found, probabilities(X[:5], Y[:5], k=10, scale=1.0), atol=1e-6)
     np.testing.assert_array_equal(store.features[5:], 0)
@@ -79,18 +79,18 @@ def test_the_nearest_come_first_and_masked_rows_last():
 
 
 def test_equal_rows_share_their_vote():
-    store = stored(MODEL, MODEL.init(KEY), rows_of(np.ones((4, 2), np.float32), np.array([0, 0, 0, 2])))
+    store = store_rows(MODEL, MODEL.init(KEY), rows_of(np.ones((4, 2), np.float32), np.array([0, 0, 0, 2])))
 
-    found = jax.nn.softmax(Voting(MODEL, 4, None).outputs(store, jnp.ones((1, 2))))
+    found = jax.nn.softmax(NeighborVote(MODEL, 4, None).outputs(store, jnp.ones((1, 2))))
 
     np.testing.assert_allclose(found, [[0.75, 0.0, 0.25]], atol=1e-6)
 
 
 def test_a_binary_model_gets_one_logit():
     model = logistic((2,))
-    store = stored(model, model.init(KEY), rows_of(X, (Y > 0).astype(np.float32)))
+    store = store_rows(model, model.init(KEY), rows_of(X, (Y > 0).astype(np.float32)))
 
-    found = jax.nn.sigmoid(Voting(model, 5, 0.5).outputs(store, PROBES))
+    found = jax.nn.sigmoid(NeighborVote(model, 5, 0.5).outputs(store, PROBES))
 
     peer = KNeighborsClassifier(5, weights=lambda gaps: np.exp(-gaps / 0.5)).fit(X, Y > 0)
     np.testing.assert_allclose(found, peer.predict_proba(PROBES)[:, 1], atol=1e-5)
@@ -100,9 +100,9 @@ def test_every_position_of_a_text_is_a_row():
     model = char_mlp((4,), 5, context=2, dim=2, hidden=3)
     text = np.asarray(jax.random.randint(KEY, (6, 4), 0, 5))
     weights, after = model.init(KEY), (text + 1) % 5
-    store = stored(model, weights, rows_of(text, after, count=5))
+    store = store_rows(model, weights, rows_of(text, after, count=5))
 
-    found = jax.nn.softmax(Voting(model, 3, 0.5).outputs(store, jnp.asarray(text[:2])))
+    found = jax.nn.softmax(NeighborVote(model, 3, 0.5).outputs(store, jnp.asarray(text[:2])))
 
     features = np.asarray(model.features(weights, text))
     peer = KNeighborsClassifier(3, weights=lambda gaps: np.exp(-gaps / 0.5))
@@ -124,7 +124,7 @@ def share_of(*, train=4, valid=4, valid_labels=LABELS, lam="valid"):
     method = knn_per(fedavg(MODEL), k=2, lam=lam)
     served = jax.jit(method.serve)(KEY, MODEL.init(KEY), (), data)
     assert np.isfinite(method.predict(served, PROBES)).all()
-    assert float(method.facts(None, (), served)["neighbors"]) == float(served.lam)
+    assert float(method.views.facts(None, (), served)["neighbors"]) == float(served.lam)
     return float(served.lam)
 
 

@@ -11,17 +11,17 @@ from plures import run
 from plures.data.federation import from_arrays
 from plures.engine.clients import layout_of, on_device, view
 from plures.errors import BadValue, UnknownChoice, Unsupported
-from plures.keys import shuffled
+from plures.keys import permute
 from plures.local import draw, objective, sgd
+from plures.methods.clustering.hypcluster_auto import hypcluster_auto
 from plures.methods.fedavg import fedavg
-from plures.methods.hypcluster_auto import hypcluster_auto
 from plures.methods.local_only import local_only
 from plures.models.linear import density, least_squares, logistic, mean, softmax, squared_hinge
 from plures.models.sequence import char_mlp
-from plures.personalize._local_models import counts
-from plures.personalize._predictions import Evidence, best_mixture, evidence, mixture, soft_loss
 from plures.personalize.dapper import dapper
-from plures.personalize.mapper import GRID, curve, fitted_prior, mapper, posterior_mean
+from plures.personalize.local_models import counts
+from plures.personalize.mapper import GRID, curve, fit_prior, mapper, posterior_mean
+from plures.personalize.mixtures import MixtureEvidence, best_mixture, evidence, mixture, soft_loss
 from plures.types import Batch, Data, Plan, Rows, Weights
 
 KEY = jax.random.key(0)
@@ -32,7 +32,7 @@ def log_ratios(*values):
     """Evidence of rows on which the own model is so many times likelier, as logarithms."""
     rows = max(len(values), 5)
     gains = jnp.full(rows, jnp.nan).at[: len(values)].set(jnp.asarray(values, jnp.float32))
-    return Evidence(gains, None, jnp.arange(rows) < len(values))
+    return MixtureEvidence(gains, None, jnp.arange(rows) < len(values))
 
 
 share_of = jax.jit(best_mixture)
@@ -107,7 +107,7 @@ def test_at_both_ends_the_mixture_is_one_of_the_two_and_never_nan(model, common,
     assert not np.isnan(at_own).any()
     found = evidence(model, common, own, y, jnp.ones(5, bool))
     for lam in (0.0, 1.0):
-        assert np.isfinite([float(found.total(jnp.asarray(lam))), float(found.slope(jnp.asarray(lam)))]).all()
+        assert np.isfinite([float(found.total(jnp.asarray(lam))), float(found.gradient(jnp.asarray(lam)))]).all()
         assert found.share(jnp.asarray(lam)).tolist() == [1.0 - lam] * 5
 
 
@@ -222,7 +222,7 @@ def served(method, server, federation):
 
 def folds_by(key, number):
     """(held, others) of the five folds, by a loop."""
-    order = np.asarray(shuffled(key, jnp.arange(number), number))
+    order = np.asarray(permute(key, jnp.arange(number), number))
     cuts = [fold * number // 5 for fold in range(6)]
     return [(order[cuts[i] : cuts[i + 1]], np.delete(order, np.s_[cuts[i] : cuts[i + 1]])) for i in range(5)]
 
@@ -355,7 +355,7 @@ def test_a_shrunk_share_lies_between_the_priors_mean_and_the_clients_own():
 
 
 def test_no_rows_leave_the_prior_as_it_is():
-    nothing = Evidence(jnp.zeros(3), None, jnp.zeros(3, bool))
+    nothing = MixtureEvidence(jnp.zeros(3), None, jnp.zeros(3, bool))
 
     assert float(posterior_mean(curve(nothing), prior_of(2.0, 8.0))) == pytest.approx(
         float(prior_of(2.0, 8.0) @ GRID), abs=1e-6
@@ -373,7 +373,7 @@ def test_the_prior_of_the_clients_is_found():
         [n * np.log1p(GRID * np.expm1(gains[1])) + (100 - n) * np.log1p(GRID * np.expm1(gains[0])) for n in hits]
     )
 
-    prior = np.asarray(fitted_prior(jnp.asarray(curves, jnp.float32)))
+    prior = np.asarray(fit_prior(jnp.asarray(curves, jnp.float32)))
 
     middle = prior @ GRID
     spread = np.sqrt(prior @ (GRID - middle) ** 2)
@@ -385,9 +385,9 @@ def test_flat_answers_change_no_prior():
     curves = jnp.asarray(np.stack([likelihood([1.0, 1.0, -2.0], GRID[:-1])] * 5))
     curves = jnp.concatenate([curves, curves[:, -1:]], axis=1)
 
-    with_flat = fitted_prior(jnp.concatenate([curves, jnp.zeros((7, len(GRID)))]))
+    with_flat = fit_prior(jnp.concatenate([curves, jnp.zeros((7, len(GRID)))]))
 
-    np.testing.assert_array_equal(with_flat, fitted_prior(curves))
+    np.testing.assert_array_equal(with_flat, fit_prior(curves))
 
 
 @pytest.mark.parametrize("lam", ["per_client", "shrunk"])
@@ -399,7 +399,7 @@ def test_an_own_model_that_never_trained_leaves_the_share_unknown(lam):
 
     found = served(method, server, federation)
 
-    told = method.facts((), (), found)
+    told = method.views.facts((), (), found)
     assert not told["lam_known"].any()
     assert told["lam"].tolist() == pytest.approx([0.0 if lam == "per_client" else 0.5] * 4, abs=1e-6)
 

@@ -10,7 +10,7 @@ from studies import client_table, write_run, write_study
 
 from plures.report.page import page_text, write_page
 from plures.report.page_data import page_of
-from plures.study.saved import read_saved
+from plures.study.disk.results import read_results
 
 CLIENTS, UNSEEN = 12, 3
 ALONE = np.linspace(0.3, 0.7, CLIENTS)
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(folder):
-    return page_of(read_saved(folder))
+    return page_of(read_results(folder))
 
 
 def test_methods_stand_in_the_order_of_the_leaderboard(page):
@@ -99,7 +99,7 @@ def test_times_stand_in_one_place_only(page):
 def test_the_same_results_give_the_same_page(tmp_path):
     one, other = (write_study(tmp_path / name, SCORES, groups=GROUPS, clusters=CLUSTERS) for name in "ab")
 
-    assert page_of(read_saved(one)) | {"command": ""} == page_of(read_saved(other)) | {"command": ""}
+    assert page_of(read_results(one)) | {"command": ""} == page_of(read_results(other)) | {"command": ""}
 
 
 def test_the_page_loads_nothing_from_elsewhere(folder, tmp_path):
@@ -112,7 +112,7 @@ def test_the_page_loads_nothing_from_elsewhere(folder, tmp_path):
 
 def test_texts_of_users_cannot_end_the_script_or_add_tags(tmp_path):
     names = ["</script><b>", "<img src=x>", "a & b", *[f"n{k}" for k in range(9)]]
-    saved = read_saved(write_study(tmp_path, {"fedavg": ALONE}, names=names))
+    saved = read_results(write_study(tmp_path, {"fedavg": ALONE}, names=names))
 
     text = page_text(page_of(saved))
 
@@ -131,7 +131,7 @@ def test_scores_that_are_no_numbers_are_left_blank(tmp_path):
     )
     write_run(tmp_path, "fedavg", 0, table)
 
-    page = page_of(read_saved(tmp_path))
+    page = page_of(read_results(tmp_path))
 
     assert page["clients"][3]["scores"] == [None]
     json.dumps(page, allow_nan=False)
@@ -142,7 +142,7 @@ def test_a_client_with_too_little_data_is_marked(tmp_path, column, rows):
     table = client_table(ALONE).with_columns(pl.Series(column, [rows] + [20] * (CLIENTS - 1)))
     write_run(tmp_path, "fedavg", 0, table)
 
-    assert [one["uid"] for one in page_of(read_saved(tmp_path))["clients"] if one["small"]] == [0]
+    assert [one["uid"] for one in page_of(read_results(tmp_path))["clients"] if one["small"]] == [0]
 
 
 def test_a_study_of_forty_clients_and_eight_methods_is_a_small_file(tmp_path):

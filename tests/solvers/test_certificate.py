@@ -4,17 +4,14 @@ import numpy as np
 import pytest
 from ellipses_world import GRAPHS, LOSSES, blobs, graph_of, hinge, tables
 
-from plures.errors import Unsupported
 from plures.solvers import (
     Partition,
     Problem,
-    apart_bound,
     as_clients,
     certify,
     complete,
     consensus,
     douglas_rachford,
-    fused_bound,
     gap_bound,
     nearest,
     objective,
@@ -23,7 +20,7 @@ from plures.solvers import (
     true_gap,
 )
 from plures.solvers.certificate import flow_margins, forces
-from plures.solvers.kernel import within
+from plures.solvers.point_fusion import within
 
 
 @pytest.fixture(scope="module", params=["complete", "knn"])
@@ -112,7 +109,7 @@ def test_models_are_as_near_as_the_bound_says(case):
     for size in (1e-6, 1e-3, 1e-1):
         x = found.x + size * rng.normal(size=found.x.shape)
         gap = gap_bound(clients, graph, alpha, x, found.certificate.u)
-        assert ((x - found.x) ** 2).sum() <= 2 * gap / clients.least_curve
+        assert ((x - found.x) ** 2).sum() <= 2 * gap / clients.least_curvature
 
 
 def test_wrong_duals_leave_a_gap(case):
@@ -158,19 +155,19 @@ def test_on_the_complete_graph_forces_are_what_a_client_differs_from_its_cluster
     """b_i = grad g_k - grad f_i: everybody in a cluster feels the same from outside."""
     clients = hinge(2, per=4)
     found = solve(Problem(clients, complete(12), 0.3))
-    slope = clients.slope(found.x)
+    gradient = clients.gradient(found.x)
 
     b, _ = forces(found.partition, 0.3, found.models)
 
     for k in range(found.num_clusters):
-        own = slope[found.label == k]
+        own = gradient[found.label == k]
         np.testing.assert_allclose(b[found.label == k], own.mean(0) - own, atol=1e-10)
 
 
 def test_forces_are_those_of_the_formula(case):
     clients, graph, alpha, found = case
     x = found.x
-    wanted = -clients.slope(x)
+    wanted = -clients.gradient(x)
     for i, j, w in zip(graph.head, graph.tail, graph.weight, strict=True):
         if found.label[i] != found.label[j]:
             push = alpha * w * (x[i] - x[j]) / np.linalg.norm(x[i] - x[j])
@@ -190,13 +187,12 @@ def test_the_solution_is_proved_by_duals_that_balance_every_client(case):
 
     assert proof.exact
     assert (np.linalg.norm(proof.u, axis=1) <= alpha * graph.weight * (1 + 1e-8)).all()
-    np.testing.assert_allclose(clients.slope(found.x) + graph.outflow(proof.u), 0, atol=1e-9)
+    np.testing.assert_allclose(clients.gradient(found.x) + graph.outflow(proof.u), 0, atol=1e-9)
     outside = ~found.partition.inside
     way = graph.gaps(found.x)[outside]
     way = alpha * graph.weight[outside, None] * way / np.linalg.norm(way, axis=1, keepdims=True)
     np.testing.assert_allclose(proof.u[outside], way, atol=1e-10)
     assert (proof.low <= proof.high * (1 + 1e-9)).all()
-    np.testing.assert_allclose(proof.margins, alpha - proof.high)
 
 
 def test_a_partition_that_is_too_coarse_is_not_proved(case):
@@ -238,12 +234,11 @@ def test_models_that_are_off_are_not_proved(case):
 
     proof, _ = certify(found.partition, alpha, found.models + 0.05)
 
-    assert proof.residual > 1e-3
     assert not proof.exact
 
 
 def test_a_wrong_model_proves_no_consensus():
-    """Below alpha_hat there is no consensus; some models show a flow all the same, with a slope that is left over."""
+    """Below alpha_hat there is no consensus; some models show a flow all the same, with a gradient that is left over."""
     clients = hinge(0, per=4)
     graph = complete(clients.num)
     start = consensus(clients, graph)
@@ -298,44 +293,3 @@ def test_a_client_alone_has_no_margin():
     found = flow_margins(Partition(clients, graph, np.arange(2)), 1.0, np.array([[1.0], [2.0]]), np.zeros(2))
 
     np.testing.assert_array_equal(found, [np.inf, np.inf])
-
-
-# The published conditions
-
-
-def test_theorem_1_asks_for_the_largest_difference_of_gradients_in_a_cluster():
-    """That is never less than phi, and at most twice."""
-    clients = hinge(2, per=4)
-    found = solve(Problem(clients, complete(12), 0.3))
-    slope = clients.slope(found.x)
-    wanted = max(
-        np.linalg.norm(slope[i] - slope[j]) / found.sizes[found.label[i]]
-        for i in range(12)
-        for j in range(12)
-        if found.label[i] == found.label[j]
-    )
-
-    assert fused_bound(found.partition, found.models) == pytest.approx(wanted, rel=1e-12)
-    assert found.certificate.low.max() <= wanted <= 2 * found.certificate.high.max()
-
-
-@pytest.mark.parametrize("bound", [fused_bound, apart_bound])
-def test_the_theorems_are_for_the_complete_graph(bound):
-    clients = points_as_clients(blobs(6))
-    partition = Partition(clients, nearest(blobs(6), 2), np.arange(6) % 2)
-
-    with pytest.raises(Unsupported, match="complete graph of unit weights; use the flow test"):
-        bound(partition, np.zeros((2, 2)))
-
-
-def test_theorem_2_bounds_where_two_clusters_meet():
-    """Mean gradients of {0, 1, 2} and {11} at any model differ by 10, and the smallest cluster has 1 of 4 clients."""
-    points = np.array([[0.0], [1.0], [2.0], [11.0]])
-    clients, graph = points_as_clients(points), complete(4)
-    planted = Partition(clients, graph, np.array([0, 0, 0, 1]))
-    start = consensus(clients, graph)
-
-    found = apart_bound(planted, start.model)
-
-    assert found == pytest.approx(10 / (2 * 3), rel=1e-12)
-    assert found <= start.alpha_hat * (1 + 1e-9)

@@ -11,7 +11,7 @@ from referee import own_loss, solved
 from plures.errors import BadData, BadValue
 from plures.solvers import as_clients, points_as_clients
 from plures.solvers.clients import TINY_RIDGE
-from plures.solvers.grouped import Grouped
+from plures.solvers.partition import GroupedClients
 from plures.solvers.prox import lowest, own_best, shortfall
 
 STEP = 1e-6
@@ -26,7 +26,7 @@ def models(clients, seed=0):
     return 0.5 * np.random.default_rng(seed).normal(size=(clients.num, clients.dim))
 
 
-# Values, slopes and curves
+# Values, gradients and curvatures
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -34,7 +34,7 @@ def test_slopes_are_those_of_the_values(loss):
     clients = clients_of(loss)
     x = models(clients)
 
-    found = clients.slope(x)
+    found = clients.gradient(x)
 
     for k, way in enumerate(STEP * np.eye(clients.dim)):
         rise = (clients.value(x + way) - clients.value(x - way)) / (2 * STEP)
@@ -46,10 +46,10 @@ def test_curves_are_those_of_the_slopes(loss):
     clients = clients_of(loss)
     x = models(clients)
 
-    found = clients.curve(x)
+    found = clients.curvature(x)
 
     for k, way in enumerate(STEP * np.eye(clients.dim)):
-        rise = (clients.slope(x + way) - clients.slope(x - way)) / (2 * STEP)
+        rise = (clients.gradient(x + way) - clients.gradient(x - way)) / (2 * STEP)
         np.testing.assert_allclose(found[:, :, k], rise, atol=1e-5)
     np.testing.assert_allclose(found, found.swapaxes(1, 2), atol=1e-14)
 
@@ -68,15 +68,15 @@ def test_values_are_those_of_the_formula_client_by_client(loss):
 def test_padding_changes_nothing(loss):
     world = tables(loss, num=4)
     x, y = [one[: 3 + i] for i, one in enumerate(world.x)], [one[: 3 + i] for i, one in enumerate(world.y)]
-    link = as_clients(world.x, world.y, loss=loss).link
+    link = as_clients(world.x, world.y, loss=loss).loss
     together = as_clients(x, y, loss=link, ridge=0.1)
     at = models(together)
 
     for i in range(4):
         alone = as_clients(x[i : i + 1], y[i : i + 1], loss=link, ridge=0.1)
         np.testing.assert_allclose(together.value(at)[i], alone.value(at[i : i + 1])[0], rtol=1e-13)
-        np.testing.assert_allclose(together.slope(at)[i], alone.slope(at[i : i + 1])[0], atol=1e-13)
-        np.testing.assert_allclose(together.curve(at)[i], alone.curve(at[i : i + 1])[0], atol=1e-13)
+        np.testing.assert_allclose(together.gradient(at)[i], alone.gradient(at[i : i + 1])[0], atol=1e-13)
+        np.testing.assert_allclose(together.curvature(at)[i], alone.curvature(at[i : i + 1])[0], atol=1e-13)
 
 
 def test_tables_of_one_length_are_the_same_as_a_list_of_them():
@@ -138,9 +138,9 @@ def test_points_are_clients_with_half_the_squared_distance():
     clients = points_as_clients(points)
 
     np.testing.assert_allclose(clients.value(x), 0.5 * ((x - points) ** 2).sum(1), rtol=1e-12)
-    np.testing.assert_allclose(clients.slope(x), x - points, atol=1e-12)
-    np.testing.assert_allclose(clients.curve(x), np.broadcast_to(np.eye(2), (5, 2, 2)))
-    assert clients.least_curve == 1.0
+    np.testing.assert_allclose(clients.gradient(x), x - points, atol=1e-12)
+    np.testing.assert_allclose(clients.curvature(x), np.broadcast_to(np.eye(2), (5, 2, 2)))
+    assert clients.least_curvature == 1.0
 
 
 @pytest.mark.parametrize("loss", [one for one in LOSSES if one != "poisson"])
@@ -148,7 +148,9 @@ def test_gradients_are_no_steeper_than_said(loss):
     clients = clients_of(loss)
     one, other = models(clients, 1), models(clients, 2)
 
-    steep = np.linalg.norm(clients.slope(one) - clients.slope(other), axis=1) / np.linalg.norm(one - other, axis=1)
+    steep = np.linalg.norm(clients.gradient(one) - clients.gradient(other), axis=1) / np.linalg.norm(
+        one - other, axis=1
+    )
 
     assert (steep <= clients.lipschitz * (1 + 1e-12)).all()
 
@@ -156,7 +158,7 @@ def test_gradients_are_no_steeper_than_said(loss):
 def test_squared_errors_are_as_steep_as_said():
     clients = clients_of("least_squares")
 
-    np.testing.assert_allclose(clients.lipschitz, np.linalg.eigvalsh(clients.curve(models(clients)))[:, -1])
+    np.testing.assert_allclose(clients.lipschitz, np.linalg.eigvalsh(clients.curvature(models(clients)))[:, -1])
 
 
 def test_counts_have_no_steepest_gradient():
@@ -187,9 +189,9 @@ def test_at_its_own_best_a_client_has_no_slope_left(loss):
 
     found = own_best(clients, np.zeros((clients.num, clients.dim)), omega=0.7, center=models(clients))
 
-    left = clients.slope(found.x) + 0.7 * (found.x - models(clients))
+    left = clients.gradient(found.x) + 0.7 * (found.x - models(clients))
     np.testing.assert_allclose(left, 0, atol=1e-9)
-    np.testing.assert_allclose(found.slope, left, atol=1e-12)
+    np.testing.assert_allclose(found.gradient, left, atol=1e-12)
 
 
 def test_prox_of_squared_errors_is_a_linear_solve():
@@ -231,7 +233,7 @@ def test_a_client_of_one_class_has_a_finite_best_model(loss, ridge):
     found = own_best(clients, np.zeros((1, 2)))
 
     assert np.isfinite(found.x).all()
-    np.testing.assert_allclose(found.slope, 0, atol=1e-9)
+    np.testing.assert_allclose(found.gradient, 0, atol=1e-9)
 
 
 def test_lowest_of_points_has_a_closed_form():
@@ -249,7 +251,7 @@ def test_shortfall_bounds_how_far_a_loss_is_above_its_least(loss):
     x = models(clients)
     least = own_best(clients, x).value
 
-    found = shortfall(clients, clients.slope(x))
+    found = shortfall(clients, clients.gradient(x))
 
     assert (found >= clients.value(x) - least - 1e-12).all()
 
@@ -258,7 +260,7 @@ def test_shortfall_of_squared_errors_is_exact():
     clients = clients_of("least_squares")
     x = models(clients)
 
-    found = shortfall(clients, clients.slope(x))
+    found = shortfall(clients, clients.gradient(x))
 
     np.testing.assert_allclose(found, clients.value(x) - own_best(clients, x).value, rtol=1e-9)
 
@@ -285,15 +287,13 @@ def test_groups_sum_their_members_losses(loss, label):
     number = int(label.max()) + 1
     w = 0.3 * np.random.default_rng(0).normal(size=(number, clients.dim))
 
-    found = Grouped(clients, label, number)
-    bend = found.bend(w)
+    curvature = GroupedClients(clients, label, number).expand(w)
 
     x = w[label]
-    np.testing.assert_allclose(found.value(w), clients.value(x).sum(), rtol=1e-12)
-    np.testing.assert_allclose(bend.value, clients.value(x).sum(), rtol=1e-12)
+    np.testing.assert_allclose(curvature.value, clients.value(x).sum(), rtol=1e-12)
     for k in range(number):
-        np.testing.assert_allclose(bend.slope[k], clients.slope(x)[label == k].sum(0), atol=1e-11)
-        np.testing.assert_allclose(bend.curve[k], clients.curve(x)[label == k].sum(0), atol=1e-11)
+        np.testing.assert_allclose(curvature.gradient[k], clients.gradient(x)[label == k].sum(0), atol=1e-11)
+        np.testing.assert_allclose(curvature.curvature[k], clients.curvature(x)[label == k].sum(0), atol=1e-11)
 
 
 # Bad input

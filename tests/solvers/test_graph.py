@@ -8,10 +8,10 @@ from scipy.spatial.distance import cdist
 
 from plures.errors import BadValue, Unsupported
 from plures.solvers import Graph, as_clients, complete, consensus, from_edges, linked, mixed, nearest, sketched
-from plures.solvers import electric as electric_module
 from plures.solvers import graph as graph_module
-from plures.solvers.electric import corrected, strain
+from plures.solvers import laplacian_flow as electric_module
 from plures.solvers.graph import check_room
+from plures.solvers.laplacian_flow import corrected, strain
 from plures.solvers.prox import own_best
 
 
@@ -109,7 +109,7 @@ def test_neighbors_by_gradients_at_the_global_model_are_of_the_same_kind():
     own = own_best(clients, np.zeros((60, 3))).x
 
     purity = []
-    for features in (consensus(clients).slopes, own):
+    for features in (consensus(clients).gradients, own):
         near = np.argsort(cdist(features, features), axis=1)[:, 1:6]
         purity.append((world.kind[near] == world.kind[:, None]).mean())
 

@@ -6,7 +6,7 @@ from ellipses_world import graph_of, hinge
 from referee import Referee, same_partition, spots
 
 from plures.solvers import (
-    Interval,
+    AlphaInterval,
     Partition,
     Problem,
     certified_interval,
@@ -104,7 +104,7 @@ def test_a_partition_that_is_not_the_solutions_has_no_interval():
 
 
 def test_the_ratio_of_an_interval_from_zero_is_infinite():
-    assert Interval(0.0, 1.0, "open", "merge").ratio == np.inf
+    assert AlphaInterval(0.0, 1.0, "open", "merge").ratio == np.inf
 
 
 def test_the_ends_do_not_depend_on_where_one_looks_from():

@@ -52,7 +52,7 @@ def test_the_excess_is_the_force_beyond_what_a_cluster_holds(fit):
 
     for k in range(len(w)):
         pulls = [ties[m] * (w[k] - w[m]) / np.linalg.norm(w[k] - w[m]) for m in range(len(w)) if m != k]
-        force = new.slope(w[k : k + 1])[0] + fit.alpha * sum(pulls)
+        force = new.gradient(w[k : k + 1])[0] + fit.alpha * sum(pulls)
         assert found[k] == pytest.approx(np.linalg.norm(force) - fit.alpha * ties[k], rel=1e-9)
 
 
@@ -97,7 +97,7 @@ def test_ties_to_neighbors_weigh_as_the_others_edges_do():
 
     ties = ties_of(fit, new)
 
-    apart = np.linalg.norm(fit.consensus.slopes - new.slope(fit.consensus.model[None]), axis=1)
+    apart = np.linalg.norm(fit.consensus.gradients - new.gradient(fit.consensus.model[None]), axis=1)
     near = np.bincount(fit.label[np.argsort(apart)[:4]], minlength=len(fit.models))
     np.testing.assert_allclose(ties, fit.graph.weight[0] * near)
 

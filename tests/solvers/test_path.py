@@ -1,5 +1,6 @@
 """Paths: the threshold of consensus, solutions from the largest alpha down, their events, and which one to take."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,13 +9,23 @@ from ellipses_world import blobs, graph_of, hinge
 from referee import same_partition
 
 from plures.errors import BadValue, UnknownChoice
-from plures.solvers import Path, Problem, complete, consensus, follow, from_edges, grid, points_as_clients, solve
+from plures.solvers import (
+    ClusterPath,
+    ConvexClustering,
+    Problem,
+    complete,
+    consensus,
+    follow,
+    from_edges,
+    grid,
+    points_as_clients,
+    solve,
+)
 from plures.solvers.path import (
     by_criterion,
     by_hold_out,
     by_plateau,
     change,
-    check_selector,
     criterion,
     plateau_of,
 )
@@ -26,9 +37,15 @@ def step(alpha, label):
     return SimpleNamespace(label=label, certificate=SimpleNamespace(alpha=alpha), num_clusters=int(label.max()) + 1)
 
 
+def changes(path):
+    """What happens to the partition as alpha falls, where anything does."""
+    steps = (change(above.label, below.label) for above, below in pairwise(path.solutions))
+    return [what for what in steps if what]
+
+
 def path_of(*labels):
     """A path whose alphas are 1, 1/2, 1/4, .."""
-    return Path(tuple(step(0.5**place, label) for place, label in enumerate(labels)), 1.0)
+    return ClusterPath(tuple(step(0.5**place, label) for place, label in enumerate(labels)), 1.0)
 
 
 # Consensus
@@ -51,7 +68,7 @@ def test_on_the_complete_graph_alpha_hat_lies_between_the_bounds_of_the_paper(se
 
     found = consensus(clients, complete(15))
 
-    g = found.slopes
+    g = found.gradients
     least = np.linalg.norm(g, axis=1).max() / 14
     most = max(np.linalg.norm(g[i] - g[j]) for i in range(15) for j in range(15)) / 15
     assert least <= found.high * (1 + 1e-9)
@@ -69,13 +86,13 @@ def test_any_cut_gives_a_lower_bound():
         side = np.arange(12) <= k
         across = graph.weight[side[graph.head] != side[graph.tail]].sum()
         if across:
-            assert np.linalg.norm(found.slopes[side].sum(0)) / across <= found.high * (1 + 1e-9)
+            assert np.linalg.norm(found.gradients[side].sum(0)) / across <= found.high * (1 + 1e-9)
 
 
 def test_gradients_at_the_global_model_sum_to_zero():
     found = consensus(hinge(0, per=4))
 
-    np.testing.assert_allclose(found.slopes.sum(0), 0, atol=1e-8)
+    np.testing.assert_allclose(found.gradients.sum(0), 0, atol=1e-8)
 
 
 def test_weights_move_the_global_model():
@@ -139,9 +156,9 @@ def test_on_the_complete_graph_the_path_of_points_is_a_tree():
     clients = points_as_clients(blobs(12))
     start = consensus(clients, complete(12))
 
-    found = Path(follow(clients, complete(12), grid(start.alpha_hat, 25, 0.02), start), start.alpha_hat)
+    found = ClusterPath(follow(clients, complete(12), grid(start.alpha_hat, 25, 0.02), start), start.alpha_hat)
 
-    assert found.is_tree
+    assert set(changes(found)) == {"split"}
     assert (found.num_clusters[0], found.num_clusters[-1]) == (1, 12)
     assert (np.diff(found.num_clusters) >= 0).all()
     np.testing.assert_allclose(found.t, np.geomspace(1, 0.02, 25), rtol=1e-12)
@@ -151,11 +168,10 @@ def test_the_path_of_other_losses_may_be_no_tree():
     clients = hinge(7, per=4)
     start = consensus(clients, complete(12))
 
-    found = Path(follow(clients, complete(12), grid(start.alpha_hat, 12, 0.3), start), start.alpha_hat)
+    found = ClusterPath(follow(clients, complete(12), grid(start.alpha_hat, 12, 0.3), start), start.alpha_hat)
 
     assert all(one.certificate.exact for one in found.solutions)
-    assert not found.is_tree
-    assert "merge" in [what for _, _, what in found.events]
+    assert "merge" in changes(found)
 
 
 def test_a_grid_goes_down_evenly_on_the_logarithmic_scale():
@@ -185,12 +201,10 @@ def test_changes_have_names(one, other, what):
     assert change(np.array(one), np.array(other)) == what
 
 
-def test_events_say_between_which_alphas_what_happens():
+def test_changes_along_a_path():
     path = path_of([0, 0, 0], [0, 0, 0], [0, 1, 2], [0, 1, 1], [1, 0, 0])
 
-    assert path.events == [(0.5, 0.25, "split"), (0.25, 0.125, "merge")]
-    assert not path.is_tree
-    assert path_of([0, 0, 0], [0, 1, 1], [0, 1, 2]).is_tree
+    assert changes(path) == ["split", "merge"]
     np.testing.assert_array_equal(path.num_clusters, [1, 1, 3, 2, 2])
 
 
@@ -218,7 +232,7 @@ def test_the_longest_plateau_of_a_fair_number_of_clusters_is_taken_in_its_middle
 def test_without_a_fair_plateau_the_criterion_decides():
     clients = points_as_clients(blobs(4))
     start = consensus(clients, complete(4))
-    path = Path(follow(clients, complete(4), grid(start.alpha_hat, 5, 0.1), start), start.alpha_hat)
+    path = ClusterPath(follow(clients, complete(4), grid(start.alpha_hat, 5, 0.1), start), start.alpha_hat)
 
     assert by_plateau(path, clients) == by_criterion(path, clients)
 
@@ -237,7 +251,7 @@ def test_the_criterion_weighs_loss_and_numbers():
 def test_the_step_with_the_least_criterion_is_taken():
     clients = hinge(0, per=4)
     start = consensus(clients, complete(12))
-    path = Path(follow(clients, complete(12), grid(start.alpha_hat, 8, 0.05), start), start.alpha_hat)
+    path = ClusterPath(follow(clients, complete(12), grid(start.alpha_hat, 8, 0.05), start), start.alpha_hat)
 
     found = by_criterion(path, clients)
 
@@ -266,4 +280,4 @@ def test_hold_out_takes_the_best_where_others_are_clearly_worse():
 
 def test_an_unknown_selector_is_refused():
     with pytest.raises(UnknownChoice, match=r"no selector is called 'aic'.*Known: bic, hold-out, plateau"):
-        check_selector("aic")
+        ConvexClustering(select="aic")

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from penalized_value import value
 
-from plures.envelope import envelope
 from plures.errors import BadData, BadValue, Unsupported
 from plures.solvers import Penalized, Quadratics, as_clients
 from plures.solvers import quadratic as module
@@ -158,32 +158,12 @@ def test_the_ridge_of_rows_is_that_of_clients():
     np.testing.assert_allclose(ours.b, theirs.b, atol=1e-14)
 
 
-@pytest.mark.parametrize("lam", [0.01, 1.0, 30.0, np.inf])
-def test_curvatures_of_the_envelope_lie_within_its_bounds(problem, lam):
-    values = np.linalg.eigvalsh(problem.envelope_hessian(lam))
-
-    low, high = problem.bounds if lam == np.inf else envelope(problem.bounds, lam)
-    assert values.min() == pytest.approx(low, rel=1e-10)
-    assert values.max() == pytest.approx(high, rel=1e-10)
-
-
-def test_the_hessian_of_the_envelope_is_that_of_its_minimum(problem):
-    """lam A (A + lam)^-1, with a strength of its own for every client."""
-    lams = np.array([[0.1, 3.0, 0.7, 50.0, 1.0]])
-
-    found = problem.envelope_hessian(lams)
-
-    for i, lam in enumerate(lams[0]):
-        wanted = lam * problem.a[i] @ np.linalg.inv(problem.a[i] + lam * np.eye(3))
-        np.testing.assert_allclose(found[i], wanted, atol=1e-12)
-
-
 def test_the_value_is_the_sum_of_losses_and_pulls(problem):
     rng = np.random.default_rng(2)
     shared, own = rng.normal(size=(2, 3)), rng.normal(size=(2, 5, 3))
     lams = np.array([0.7, 4.0])
 
-    found = problem.value(shared, own, lams)
+    found = value(problem, shared, own, lams)
 
     for place, lam in enumerate(lams):
         terms = [
@@ -191,17 +171,17 @@ def test_the_value_is_the_sum_of_losses_and_pulls(problem):
             for p, a, b, w in zip(WEIGHTS, problem.a, problem.b, own[place], strict=True)
         ]
         assert found[place] == pytest.approx(sum(terms))
-        assert problem.value(shared[place], own[place], lam) == pytest.approx(sum(terms))
+        assert value(problem, shared[place], own[place], lam) == pytest.approx(sum(terms))
 
 
 def test_nothing_near_a_solution_is_better(problem):
     found, rng = problem.path([0.0, 2.0, np.inf]), np.random.default_rng(3)
-    least = problem.value(found.shared, found.own, found.lams)
+    least = value(problem, found.shared, found.own, found.lams)
 
     for _ in range(20):
         move = 1e-3 * rng.normal(size=(5, 3))
         tied = np.array([1.0, 1.0, 0.0])[:, None, None] * move + move[0] * np.array([0.0, 0.0, 1.0])[:, None, None]
-        there = problem.value(found.shared + move[0], found.own + tied, found.lams)
+        there = value(problem, found.shared + move[0], found.own + tied, found.lams)
         assert (there > least).all()
 
 

@@ -3,11 +3,11 @@
 import cvxpy as cp
 import numpy as np
 import pytest
-from ellipses_world import blobs, hinge
+from ellipses_world import hinge
 from referee import own_loss, solved
 
 from plures.errors import UnknownChoice
-from plures.solvers import FACTORS, Problem, complete, from_alpha, l2gd_strength, solve, to_alpha
+from plures.solvers import FACTORS, Problem, complete, from_alpha, solve, to_alpha
 
 ALPHA = 0.25
 WRITTEN = {  # (factor of the losses, whether every pair counts twice)
@@ -43,16 +43,6 @@ def test_the_papers_objective_has_the_solution_of_the_canonical_one(scaling):
 @pytest.mark.parametrize("scaling", FACTORS)
 def test_there_and_back_is_where_it_was(scaling):
     assert from_alpha(to_alpha(0.3, scaling, 7), scaling, 7) == pytest.approx(0.3, rel=1e-15)
-
-
-def test_squares_to_the_mean_are_the_squares_of_all_pairs():
-    """gamma sum_{i<j} |x_i - x_j|^2 = strength / 2 sum_i |x_i - mean|^2."""
-    x = blobs(7)
-    pairs = sum(((x[i] - x[j]) ** 2).sum() for i in range(7) for j in range(i))
-
-    strength = l2gd_strength(0.3, 7)
-
-    assert 0.5 * strength * ((x - x.mean(0)) ** 2).sum() == pytest.approx(0.3 * pairs, rel=1e-12)
 
 
 @pytest.mark.parametrize("convert", [to_alpha, from_alpha])

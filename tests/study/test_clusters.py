@@ -6,7 +6,7 @@ import pytest
 from studies import client_table
 
 from plures.study.clusters import recovery, together
-from plures.study.folder import labeled
+from plures.study.disk.runs import stack_tables
 
 GROUPS = [0, 0, 0, 1, 1, 1]
 
@@ -14,7 +14,7 @@ GROUPS = [0, 0, 0, 1, 1, 1]
 def recovered(clusters, groups=GROUPS, unseen=0):
     number = len(clusters)
     table = client_table(np.full(number, 0.5), groups=groups, clusters=clusters, unseen=unseen)
-    return recovery(labeled({("m", 0): table})).row(0, named=True)
+    return recovery(stack_tables({("m", 0): table})).row(0, named=True)
 
 
 def test_the_same_partition_under_other_names_is_recovered():
@@ -54,7 +54,7 @@ def test_without_planted_groups_only_clusters_are_counted():
 
 
 def test_methods_without_clusters_are_no_rows():
-    table = labeled({("m", 0): client_table([0.5, 0.5])})
+    table = stack_tables({("m", 0): client_table([0.5, 0.5])})
 
     assert recovery(table).height == 0
     assert recovery(table.with_columns(pl.lit(None).cast(pl.Float64).alias("cluster"))).height == 0

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plures.builders import build_channel, build_method, build_model, default_model
 from plures.data import from_arrays
 from plures.errors import BadValue, UnknownChoice, Unsupported
 from plures.keys import root
 from plures.methods.fedavg import fedavg
 from plures.models import linear
-from plures.registry import METHODS, PERSONALIZERS, Registry
-from plures.study.spec import Named, build_channel, build_method, build_model, convert, default_model
+from plures.registry import METHODS, PERSONALIZERS, Named, Registry, convert
 from plures.types import Data, Plan, Rows, Weights
 
 MODEL = linear.mean((0,), 2)
@@ -131,7 +131,7 @@ def test_personalizers_are_applied_from_left_to_right(monkeypatch):
 
     registry = Registry("personalizer")
     registry.register(title="Wrap", name="wrap")(outer)
-    monkeypatch.setattr("plures.study.spec.PERSONALIZERS", registry)
+    monkeypatch.setattr("plures.builders.PERSONALIZERS", registry)
     served = Weights({"point": jnp.zeros(2)})
 
     method = build_method("fedavg | wrap:tag=first | wrap:tag=second", MODEL, plan=FULL)

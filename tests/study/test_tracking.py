@@ -12,8 +12,9 @@ import pytest
 from plures.contract import worlds
 from plures.errors import BadValue, UnknownChoice, Unsupported
 from plures.methods.fedavg import fedavg
-from plures.study import Comparison, compare
-from plures.study.folder import run_folder
+from plures.study import Comparison
+from plures.study.disk.layout import run_folder
+from plures.study.grid import compare
 from plures.study.tracking import MLflow, tracker
 
 SEEN, UNSEEN = worlds.awkward()

@@ -9,7 +9,7 @@ from studies import write_study
 
 from plures.errors import BadFile
 from plures.report.variants import write_variants_page
-from plures.study.saved import read_saved
+from plures.study.disk.results import read_results
 from plures.study.variants import is_varied, read_variants, write_index
 
 ALONE = np.linspace(0.3, 0.7, 24)
@@ -65,7 +65,7 @@ def test_the_table_has_a_row_per_variant_and_method(tmp_path):
         ("alike", "ifca", False, False),
         ("alike", "local_only", False, False),
     ]
-    mean = read_saved(tmp_path / "alike").result.leaderboard["mean"].to_list()
+    mean = read_results(tmp_path / "alike").result.leaderboard["mean"].to_list()
     assert table["mean"].to_list()[3:] == mean
 
 
@@ -100,7 +100,7 @@ def test_one_study_is_asked_for_by_name(tmp_path):
 
     assert is_varied(tmp_path)
     with pytest.raises(BadFile, match="holds several studies; name one of them: alike, grouped"):
-        read_saved(tmp_path)
+        read_results(tmp_path)
 
 
 def test_the_page_links_to_every_variant_and_shows_what_the_table_has(tmp_path):

@@ -1,7 +1,13 @@
 """Aggregators: stacked uploads to one, or to the centers of their clusters."""
 
-from plures.aggregate.byzantine import byzantine_uids, is_byzantine
-from plures.aggregate.fuse import Fused, consensus_threshold, fuse, total_variation
+from plures.aggregate.aggregators import (
+    AGGREGATORS,
+    Aggregator,
+    build_aggregator,
+    check_tolerated,
+    num_tolerated,
+)
+from plures.aggregate.averaging import Aggregation, Averaging
 from plures.aggregate.graph import (
     Edges,
     build_graph,
@@ -9,15 +15,7 @@ from plures.aggregate.graph import (
     mixed_graph,
     neighbor_graph,
 )
-from plures.aggregate.mean import check_weighting, client_weights, mean
-from plures.aggregate.names import (
-    AGGREGATORS,
-    Aggregator,
-    averaging,
-    build_aggregator,
-    check_tolerated,
-    num_tolerated,
-)
+from plures.aggregate.norm_fusion import Fused, consensus_threshold, fuse, total_variation
 from plures.aggregate.radius import (
     Fixed,
     Gap,
@@ -38,10 +36,13 @@ from plures.aggregate.robust import (
     trimmed_mean,
 )
 from plures.aggregate.threshold import Clustered, threshold_clustering
+from plures.aggregate.weighting import check_weighting, client_weights, mean
 
 __all__ = [
     "AGGREGATORS",
+    "Aggregation",
     "Aggregator",
+    "Averaging",
     "Clustered",
     "Edges",
     "Fixed",
@@ -52,11 +53,9 @@ __all__ = [
     "Radius",
     "SqrtSigmaDelta",
     "as_radius",
-    "averaging",
     "bucketing",
     "build_aggregator",
     "build_graph",
-    "byzantine_uids",
     "centered_clip",
     "check_tolerated",
     "check_weighting",
@@ -65,7 +64,6 @@ __all__ = [
     "consensus_threshold",
     "fuse",
     "geometric_median",
-    "is_byzantine",
     "krum",
     "mean",
     "median",

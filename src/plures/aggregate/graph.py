@@ -1,6 +1,6 @@
 """Graphs among clients as edge lists of a static length: complete, nearest neighbors, and mixtures of both.
 
-An edge of weight 0 is not there: lists have as many places as a graph of their kind can need. The weights of a graph
+An edge of weight 0 is not there: lists have as much room as a graph of their kind can need. The weights of a graph
 add up to N (N - 1) / 2, as those of the complete graph do, so that a penalty on edges keeps its unit.
 """
 
@@ -20,7 +20,7 @@ GRAPHS = ("knn", "complete", "mixture")
 
 
 class Edges(NamedTuple):
-    """m places for edges, each between a head and a tail; of weight 0 where there is none."""
+    """Room for m edges, each between a head and a tail; of weight 0 where there is none."""
 
     heads: Array  # (m,)
     tails: Array  # (m,)
@@ -38,7 +38,7 @@ def check_graph(name: str, num_neighbors: int, share: float) -> None:
 
 
 def num_edges(name: str, number: int, num_neighbors: int) -> int:
-    """How many places the edges of such a graph of ``number`` points need."""
+    """How many edges there must be room for in such a graph of ``number`` points."""
     if number == 1:
         return 1
     if name == "knn":
@@ -61,7 +61,7 @@ def complete_graph(number: int) -> Edges:
     >>> complete_graph(3).heads.tolist(), complete_graph(3).tails.tolist()
     ([0, 0, 1], [1, 2, 2])
     """
-    if number == 1:  # no edge at all; a list has one place at least
+    if number == 1:  # no edge at all; a list has room for one at least
         return Edges(jnp.zeros(1, jnp.int32), jnp.zeros(1, jnp.int32), jnp.zeros(1))
     heads, tails = np.triu_indices(number, 1)
     return Edges(jnp.asarray(heads, jnp.int32), jnp.asarray(tails, jnp.int32), jnp.ones(len(heads)))
@@ -133,10 +133,10 @@ def _spanning_tree(squares: Array) -> tuple[Array, Array]:
     """The N - 1 links of a minimum spanning tree, by Prim's algorithm on all distances."""
     number = len(squares)
 
-    def add(place: Array, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+    def add(index: Array, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         reach, parent, heads, tails = state
         new = reach.argmin().astype(jnp.int32)
-        heads, tails = heads.at[place].set(parent[new]), tails.at[place].set(new)
+        heads, tails = heads.at[index].set(parent[new]), tails.at[index].set(new)
         nearer = (squares[new] < reach) & jnp.isfinite(reach)  # who is in the tree is out of reach
         parent = jnp.where(nearer, new, parent)
         return jnp.where(nearer, squares[new], reach).at[new].set(jnp.inf), parent, heads, tails

@@ -49,6 +49,11 @@ def column(values: Array, leaf: Array) -> Array:
     return values.reshape(-1, *(1,) * (leaf.ndim - 1))
 
 
+def rows_by_uid(values: Tree, uids: Array, number: int) -> Tree:
+    """A cohort's values in the rows of their uids, of ``number`` rows; zeros for who does not take part."""
+    return jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape[1:]), leaf.dtype).at[uids].set(leaf), values)
+
+
 def combine(coefficients: Array, points: Tree) -> Tree:
     """sum_j coefficients[..., j] z_j."""
     exact = jax.lax.Precision.HIGHEST
@@ -77,7 +82,7 @@ def squared_distances(points: Tree, counts: Array) -> Array:
     """(points, points) squared distances by matrix products: |a|^2 + |b|^2 - 2 a.b about a near origin.
 
     A pair that is close compared with its distance from the origin loses its digits. The first origin is the mean.
-    As long as there are such pairs, points are then gathered around some of them, and each gathering has an origin
+    As long as there are such pairs, points are then gather_points around some of them, and each gathering has an origin
     of its own: still one product for all, of which only pairs of one gathering are taken.
     """
     rows = [leaf.reshape(len(counts), -1) for leaf in jax.tree.leaves(numbers(points))]
@@ -90,7 +95,7 @@ def squared_distances(points: Tree, counts: Array) -> Array:
         return (found.passes < MAX_PASSES) & coarse(found).any()
 
     def nearer(old: _Pairs) -> _Pairs:
-        origin = gathered(coarse(old))
+        origin = gather_points(coarse(old))
         squares, scale = _products([leaf - leaf[origin] for leaf in rows])
         better = (origin[:, None] == origin[None]) & (scale < old.scale)
         return _Pairs(jnp.where(better, squares, old.squares), jnp.where(better, scale, old.scale), old.passes + 1)
@@ -119,8 +124,8 @@ def _products(rows: list[Array]) -> tuple[Array, Array]:
     return jnp.where(np.eye(len(norm), dtype=bool), 0.0, apart), scale
 
 
-def gathered(linked: Array) -> Array:
-    """(points,) the number of the point each is gathered around: again and again the one with most free links.
+def gather_points(linked: Array) -> Array:
+    """(points,) the number of the point each is gather_points around: again and again the one with most free links.
 
     A point that nobody gathers stands for itself.
     """

@@ -36,7 +36,11 @@ Kept: TypeAlias = tuple[Array, Array]
 @RADII.register(title="A given radius", name="fixed")
 @dataclass(frozen=True, kw_only=True)
 class Fixed:
-    """Points at most ``tau`` away."""
+    """Points at most ``tau`` away.
+
+    Args:
+        tau: Radius of the ball, in the unit of the points; infinity keeps all, 0 only those that are equal.
+    """
 
     tau: float = float("inf")
 
@@ -51,7 +55,12 @@ class Fixed:
 @RADII.register(title="Between noise and gap", name="sqrt_sigma_delta", paper="arXiv:2306.08393")
 @dataclass(frozen=True, kw_only=True)
 class SqrtSigmaDelta:
-    """Points at most sqrt(sigma delta) away: the geometric mean of the noise and of the gap."""
+    """Points at most sqrt(sigma delta) away: the geometric mean of the noise and of the gap.
+
+    Args:
+        sigma: Deviation of points inside a cluster, in their unit.
+        delta: Distance between clusters, in the same unit.
+    """
 
     sigma: float = 1.0
     delta: float = 1.0
@@ -68,7 +77,11 @@ class SqrtSigmaDelta:
 @RADII.register(title="The k nearest", name="k_nearest")
 @dataclass(frozen=True, kw_only=True)
 class KNearest:
-    """The ``k`` nearest points, or all if there are fewer."""
+    """The ``k`` nearest points, or all if there are fewer.
+
+    Args:
+        k: How many points are kept, the client's own among them; 1 is training alone.
+    """
 
     k: int = 2
 
@@ -85,8 +98,11 @@ class KNearest:
 class Quantile:
     """The floor(q N) nearest of all N points, but ``at_least`` so many; none at all if q N is below 1.
 
-    ``compat`` is one of the published rules, with the radius D_(r) for r = floor(q N) counted from 0: "below"
-    keeps D < D_(r), "shrunk" keeps D <= 0.99 D_(r), "up_to" keeps D <= D_(r).
+    Args:
+        q: Share of all points that is kept, in [0, 1]; 1 keeps all.
+        at_least: How many points are kept at least.
+        compat: One of the published rules instead, with the radius D_(r) for r = floor(q N) counted from 0: "below" keeps
+            D < D_(r), "shrunk" keeps D <= 0.99 D_(r), "up_to" keeps D <= D_(r); empty is the rule above.
     """
 
     q: float = 0.2
@@ -107,10 +123,10 @@ class Quantile:
 
     def keep(self, distances: Array, counts: Array, number: Array) -> Kept:
         """Which points are among the nearest share."""
-        place = jnp.maximum(jnp.asarray(share_of(self.q, len(distances)))[number], self.at_least)
+        number_kept = jnp.maximum(jnp.asarray(share_of(self.q, len(distances)))[number], self.at_least)
         if not self.compat:
-            return _nearest(distances, counts, place)
-        found = _ordered(distances, counts)[jnp.minimum(place, len(distances) - 1)]
+            return _nearest(distances, counts, number_kept)
+        found = _ordered(distances, counts)[jnp.minimum(number_kept, len(distances) - 1)]
         radius = 0.99 * found if self.compat == "shrunk" else found
         inside = distances < radius if self.compat == "below" else distances <= radius
         return counts & inside, radius
@@ -127,6 +143,10 @@ class Gap:
 
     On 4 clusters of 16 points in 2, 10 and 50 dimensions this finds those 10, 5 and 3 sigma apart; the first gap is
     often one inside a cluster, and the largest of all is that of an outlier.
+
+    Args:
+        factor: How many times as far the next point must be for a gap, above 1; a large one finds no gap and keeps all.
+        at_least: How many points are kept at least, the client's own among them.
     """
 
     factor: float = 1.3
@@ -195,7 +215,7 @@ def share_of(share: float, number: int) -> np.ndarray:
 
 
 def ranks(distances: Array, counts: Array) -> Array:
-    """The place of each point by distance, from 0 on; ties in the order of points, those that do not count last."""
+    """The rank of each point by distance, from 0 on; ties in the order of points, those that do not count last."""
     order = jnp.argsort(jnp.where(counts, distances, jnp.inf), stable=True)
     return jnp.zeros(len(distances), jnp.int32).at[order].set(jnp.arange(len(distances), dtype=jnp.int32))
 

@@ -4,7 +4,7 @@ All take stacked uploads and weights, as ``mean`` does. Clients of weight 0 and 
 not finite are left out; all others count alike, because a weight is what a client says of itself. Zeros if nobody
 counts.
 
-With n clients of which f are Byzantine:
+With n clients of which f are attackers (Byzantine, in the papers):
 
     median            per coordinate                                                        f < n/2
     trimmed_mean      per coordinate, without the floor(share n) smallest and largest       f <= share n
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
-from plures.aggregate.names import aggregator, build_aggregator
+from plures.aggregate.aggregators import aggregator, build_aggregator
 from plures.aggregate.points import as_given, cleaned, column, combine, distances_to, squared_distances, usable
 from plures.aggregate.radius import share_of
 from plures.errors import BadValue
@@ -52,6 +52,9 @@ def median(uploads: Tree, weights: Array) -> Tree:
 def trimmed_mean(uploads: Tree, weights: Array, *, share: float = 0.2) -> Tree:
     """The mean of every coordinate without its floor(share n) smallest and largest values.
 
+    Args:
+        share: Share of the values that are left out at either end, in [0, 0.5); 0 is the mean, towards 0.5 the median.
+
     >>> trimmed_mean(jnp.array([0.0, 1.0, 2.0, 99.0]), jnp.ones(4), share=0.25)
     Array(1.5, dtype=float32)
     """
@@ -60,8 +63,8 @@ def trimmed_mean(uploads: Tree, weights: Array, *, share: float = 0.2) -> Tree:
     counts = usable(uploads, weights)
     number = counts.sum()
     cut = jnp.asarray(share_of(share, len(weights)))[number]
-    place = jnp.arange(len(weights))
-    kept = (place >= cut) & (place < number - cut)
+    rank = jnp.arange(len(weights))
+    kept = (rank >= cut) & (rank < number - cut)
 
     def one(leaf: Array) -> Array:
         inner = jnp.where(column(kept, leaf), _ordered(leaf, counts), 0.0)
@@ -83,13 +86,21 @@ def krum(uploads: Tree, weights: Array, *, num_byzantine: int = 1) -> Tree:
     clients makes no difference.
 
     Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries, NeurIPS 2017.
+
+    Args:
+        num_byzantine: How many attackers it is made for, f; at most (n - 3) / 2 of n clients.
     """
     return multi_krum(uploads, weights, num_byzantine=num_byzantine, num_kept=1)
 
 
 @aggregator(title="Multi-Krum", paper="NeurIPS 2017")
 def multi_krum(uploads: Tree, weights: Array, *, num_byzantine: int = 1, num_kept: int | None = None) -> Tree:
-    """The mean of the ``num_kept`` uploads of the best Krum scores; n - f of them if not given."""
+    """The mean of the ``num_kept`` uploads of the best Krum scores.
+
+    Args:
+        num_byzantine: How many attackers it is made for, f; at most (n - 3) / 2 of n clients.
+        num_kept: How many uploads are averaged; 1 is Krum, None is n - f of them.
+    """
     _check_krum(num_byzantine, num_kept, len(weights))
     counts = usable(uploads, weights)
     clean = cleaned(uploads, counts)
@@ -127,12 +138,18 @@ def geometric_median(
 
         v  <-  sum_i b_i z_i / sum_i b_i,      b_i = 1 / max(nu, |z_i - v|)
 
-    until the mean of all pulls, vectors of length 1 towards the uploads, is no longer than ``tol``. (A small step
+    until the mean of all directions, vectors of length 1 towards the uploads, is no longer than ``tol``. (A small step
     would not do: beside an upload all steps are small.) It starts at the coordinate median instead of the mean,
     from which a huge upload would take many steps to forget.
 
     Pillutla, Kakade, Harchaoui: Robust Aggregation for Federated Learning, arXiv 1912.13445. There clients have
     weights.
+
+    Args:
+        nu: Distance below which an upload counts as if it were so far away, in the unit of uploads; smaller is more exact
+            and slower.
+        max_iter: Steps at most.
+        tol: Length of the mean direction at which it ends; smaller is more exact.
     """
     for name, given in {"nu": nu, "tol": tol, "max_iter": max_iter}.items():
         if not given > 0:
@@ -147,10 +164,10 @@ def geometric_median(
 
     def step(state: tuple[Array, Tree, Array]) -> tuple[Array, Tree, Array]:
         number, center, _ = state
-        pull = jnp.where(counts, 1.0 / jnp.maximum(distances_to(center, apart), nu), 0.0)
-        new = combine(pull / jnp.maximum(pull.sum(), 1e-37), apart)
+        inverse = jnp.where(counts, 1.0 / jnp.maximum(distances_to(center, apart), nu), 0.0)
+        new = combine(inverse / jnp.maximum(inverse.sum(), 1e-37), apart)
         moved = jnp.sqrt(tree.squared_norm(tree.subtract(new, center)))
-        return number + 1, new, moved * pull.sum() / jnp.maximum(counts.sum(), 1)
+        return number + 1, new, moved * inverse.sum() / jnp.maximum(counts.sum(), 1)
 
     first = (jnp.asarray(0), tree.zeros_like(start), jnp.asarray(jnp.inf, jnp.float32))
     return as_given(tree.add(start, jax.lax.while_loop(go_on, step, first)[1]), uploads)
@@ -158,14 +175,19 @@ def geometric_median(
 
 @aggregator(title="Centered clipping", paper="arXiv:2012.10333")
 def centered_clip(uploads: Tree, weights: Array, *, radius: float | None = None, num_steps: int = 5) -> Tree:
-    """The mean of uploads, each pulled to at most ``radius`` from the center, ``num_steps`` times:
+    """The mean of uploads, each brought to at most ``radius`` from the center, ``num_steps`` times:
 
         v  <-  v + mean_i (z_i - v) min(1, radius / |z_i - v|)
 
-    Without a radius it is the median distance from the center. The paper starts at the last round's result; here
+    The paper starts at the last round's result; here
     the start is the coordinate median, so that nothing has to be kept between rounds.
 
     Karimireddy, He, Jaggi: Learning from History for Byzantine Robust Optimization, ICML 2021, arXiv 2012.10333.
+
+    Args:
+        radius: Distance from the center at which uploads are cut, in the unit of uploads; None is the median distance, a
+            huge one is the mean.
+        num_steps: How often the center is moved.
     """
     if radius is not None and not radius > 0:
         raise BadValue("radius", radius, "a positive number")
@@ -177,8 +199,8 @@ def centered_clip(uploads: Tree, weights: Array, *, radius: float | None = None,
     def step(_: int | Array, center: Tree) -> Tree:
         far = distances_to(center, clean)
         limit = median(far, counts.astype(jnp.float32)) if radius is None else radius
-        pull = share * jnp.minimum(1.0, limit / jnp.maximum(far, 1e-30))
-        return tree.add(tree.scale(1.0 - pull.sum(), center), combine(pull, clean))
+        reach = share * jnp.minimum(1.0, limit / jnp.maximum(far, 1e-30))
+        return tree.add(tree.scale(1.0 - reach.sum(), center), combine(reach, clean))
 
     start = median(clean, counts.astype(jnp.float32))
     return as_given(jax.lax.fori_loop(0, num_steps, step, start), uploads)
@@ -190,10 +212,13 @@ def bucketing(
 ) -> Tree:
     """Another aggregator on the means of buckets of ``size`` clients, drawn by uid.
 
-    ``inner`` is that aggregator by name; its options follow, as in "bucketing:size=2,inner=krum:num_byzantine=1".
-
     Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022,
     arXiv 2006.09365.
+
+    Args:
+        size: Clients of a bucket; 1 is the inner aggregator itself. Larger ones are more alike, and tolerate fewer
+            attackers.
+        inner: The aggregator of the means, by name; its options follow, as in "bucketing:inner=krum:num_byzantine=1".
     """
     if size < 1:
         raise BadValue("size", size, "1 or more")
@@ -209,9 +234,9 @@ def buckets(key: Key, points: Tree, counts: Array, uids: Array, size: int) -> tu
     """The means of random buckets of ``size`` points that count, and how many points are in each."""
     luck = jax.vmap(lambda uid: jax.random.uniform(jax.random.fold_in(key, uid)))(uids)
     order = jnp.lexsort((uids, jnp.where(counts, luck, 2.0)))  # equal luck is settled by uid
-    place = jnp.zeros(len(uids), jnp.int32).at[order].set(jnp.arange(len(uids)))
+    rank = jnp.zeros(len(uids), jnp.int32).at[order].set(jnp.arange(len(uids)))
     number = -(-len(uids) // size)
-    member = (place // size == jnp.arange(number)[:, None]) & counts  # (buckets, clients)
+    member = (rank // size == jnp.arange(number)[:, None]) & counts  # (buckets, clients)
     filled = member.sum(1)
     means = combine(member / jnp.maximum(filled, 1)[:, None], points)
     return means, filled.astype(jnp.float32)

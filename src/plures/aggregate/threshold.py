@@ -94,7 +94,7 @@ def threshold_clustering(
     """
     rule = as_radius(radius)
     _check(max_iter, tol, path)
-    sample, begin = _prepared(points, centers, weights)
+    sample, begin = _prepare(points, centers, weights)
     direct = path == "direct" or (path == "auto" and len(begin) == 1)
     run = _directly if direct else _by_gram
     end = run(sample, begin, rule, max_iter, tol)
@@ -110,7 +110,7 @@ def _check(max_iter: int, tol: float, path: str) -> None:
         raise UnknownChoice("path", path, PATHS)
 
 
-def _prepared(points: Tree, centers: Tree | None, weights: Array | None) -> tuple[_Sample, Array]:
+def _prepare(points: Tree, centers: Tree | None, weights: Array | None) -> tuple[_Sample, Array]:
     """The cleaned sample, and the (C, R) weights that centers begin with."""
     size = jax.tree.leaves(points)[0].shape[0]
     given = jnp.ones(size) if weights is None else jnp.asarray(weights, jnp.float32)
@@ -141,7 +141,7 @@ def _directly(sample: _Sample, begin: Array, rule: Radius, max_iter: int, tol: f
         return distances_to(state.center, sample.points)
 
     def one(weights: Array) -> _State:
-        return _settled(sample, weights, combine(weights, sample.rows), measure, rule, max_iter, tol)
+        return _settle(sample, weights, combine(weights, sample.rows), measure, rule, max_iter, tol)
 
     return jax.lax.map(one, begin)
 
@@ -160,11 +160,11 @@ def _by_gram(sample: _Sample, begin: Array, rule: Radius, max_iter: int, tol: fl
         squares = mixed - 0.5 * (mixed * state.weights).sum()
         return jnp.sqrt(jnp.maximum(squares[: len(sample.counts)], 0.0))
 
-    end = jax.vmap(lambda weights: _settled(sample, weights, None, measure, rule, max_iter, tol))(begin)
+    end = jax.vmap(lambda weights: _settle(sample, weights, None, measure, rule, max_iter, tol))(begin)
     return end._replace(center=combine(end.weights, sample.rows))
 
 
-def _settled(
+def _settle(
     sample: _Sample, begin: Array, center: Tree, measure: Measure, rule: Radius, max_iter: int, tol: float
 ) -> _State:
     """One center after its last round."""

@@ -1,9 +1,5 @@
 """Channels: what happens to uploads on the way, one file each. Importing this package registers them all."""
 
-from __future__ import annotations
+from plures.registry import import_modules
 
-from importlib import import_module
-from pkgutil import iter_modules
-
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+import_modules(__name__, __path__)

@@ -8,13 +8,18 @@ from jax import Array
 
 from plures import tree
 from plures.errors import BadValue
+from plures.method import Channel
 from plures.registry import channel
-from plures.types import Channel, Key, Tree
+from plures.types import Key, Tree
 
 
 @channel(title="Clip by norm")
 def clip(*, norm: float = 1.0) -> Channel:
-    """Uploads scaled to at most ``norm`` in the Euclidean norm over all leaves."""
+    """Uploads scaled to at most ``norm`` in the Euclidean norm over all leaves.
+
+    Args:
+        norm: Length from which on an upload is scaled back, in the unit of uploads; a huge one changes nothing.
+    """
     if not norm > 0:
         raise BadValue("norm", norm, "a positive number")
 

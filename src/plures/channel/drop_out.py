@@ -7,13 +7,18 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures.errors import BadValue
+from plures.method import Channel
 from plures.registry import channel
-from plures.types import Channel, Key, Tree
+from plures.types import Key, Tree
 
 
 @channel(title="Drop-outs")
 def drop_out(*, share: float = 0.1) -> Channel:
-    """Each upload is lost with probability ``share``, by (round, uid)."""
+    """Each upload is lost with probability ``share``, by (round, uid).
+
+    Args:
+        share: Probability that an upload is lost, in [0, 1); 0 loses none.
+    """
     if not 0 <= share < 1:
         raise BadValue("share", share, "a number in [0, 1)")
 

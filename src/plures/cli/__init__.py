@@ -6,6 +6,7 @@ import sys
 import traceback
 
 from plures.cli.commands import app
+from plures.cli.terminal import own_mistake
 from plures.errors import UserError
 
 __all__ = ["app", "main"]
@@ -20,35 +21,37 @@ def run(arguments: list[str]) -> int:
     """The exit code of one command."""
     try:
         code = app(arguments, prog_name="plures", standalone_mode=False, obj=tuple(arguments))
-    except UserError as error:
-        print(f"plures: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("plures: stopped", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         return 0
-    except Exception as error:
-        return _other(error)
-    if code == 130:
-        print("plures: stopped", file=sys.stderr)
+    except (Exception, KeyboardInterrupt) as error:
+        code, said = _exit(error)
+        print(said, file=sys.stderr)
+        return code
+    if code == STOPPED[0]:
+        print(STOPPED[1], file=sys.stderr)
     return code if isinstance(code, int) else 0
 
 
-def _other(error: Exception) -> int:
-    """What the argument parser objects to is the user's; a full disk too; the rest is ours."""
+STOPPED = 130, "plures: stopped"
+
+
+def _exit(error: BaseException) -> tuple[int, str]:
+    """(exit code, what to say): what the argument parser objects to is the user's, and their own files; a full disk too; the rest is ours."""
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        return STOPPED
     if type(error).__name__ == "NoArgsIsHelpError":
-        print(error, file=sys.stderr)
-        return 1
+        return 1, str(error)
     if hasattr(error, "format_message"):
-        print(f"plures: {error.format_message()} (see plures --help)", file=sys.stderr)
-        return 1
-    if type(error).__name__ == "Abort":
-        print("plures: stopped", file=sys.stderr)
-        return 130
-    if isinstance(error, OSError):
-        print(f"plures: {error}", file=sys.stderr)
-        return 1
+        return 1, f"plures: {error.format_message()} (see {_path_of(error)} --help)"
+    if isinstance(error, UserError | OSError):
+        return 1, f"plures: {error}"
+    if said := own_mistake(error):
+        return 1, f"plures: {said}"
     traceback.print_exception(error)
-    print("plures: this is a defect of plures; the lines above say where", file=sys.stderr)
-    return 2
+    return 2, "plures: this is a defect of plures; the lines above say where"
+
+
+def _path_of(error: BaseException) -> str:
+    """The command that the argument parser was reading."""
+    context = getattr(error, "ctx", None)
+    return "plures" if context is None else str(context.command_path)

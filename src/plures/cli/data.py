@@ -5,27 +5,30 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from plures.cli.show import columns_table, data_tables, facts_table
-from plures.config import DataPart, make_study
-from plures.data import Federation, TableOptions, inspect_own, save
-from plures.data.loading import known_set, parted
-from plures.data.measure import measured
-from plures.data.stored import is_federation
+from plures.cli.registry_tables import columns_table, data_pages, data_tables, facts_table
+from plures.cli.terminal import console, say, tell_notes
 from plures.errors import BadValue
 
-data_app = typer.Typer(help="Data sets, worlds, partitioners, and your own files.", no_args_is_help=True)
-console = Console()
+if TYPE_CHECKING:
+    from plures.app import DataPart
 
-Name = Annotated[str, typer.Argument(help="A data set, 'cifar10|dirichlet:alpha=0.3', or a file or folder.")]
+
+data_app = typer.Typer(help="Data sets, worlds, partitioners, and your own files.", no_args_is_help=True)
+
+WHICH = "A data set, 'cifar10|dirichlet:alpha=0.3', or a file or folder."
+Name = Annotated[str, typer.Argument(help=WHICH)]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option("--import", help="A Python file with methods, models or data of your own; repeatable."),
+]
+DataOption = Annotated[str, typer.Option("--data", help=WHICH)]
 
 
 def data_options(
@@ -53,11 +56,25 @@ def data_options(
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder of the data sets' files (or set PLURES_DATA).")
     ] = None,
+    imports: Imports = None,
 ) -> None:
     """What every command about data takes; ``data_part`` reads it from the command's context."""
 
 
-def taking(options: Callable[..., None], command: Callable[..., None]) -> Callable[..., None]:
+def import_files(paths: Sequence[str] | None) -> None:
+    """Import the files of ``--import``, before what they register is asked for."""
+    from plures.registry import import_file
+
+    for path in paths or ():
+        import_file(Path(path))
+
+
+def import_words(given: Mapping[str, Any]) -> list[str]:
+    """The words of ``--import`` that a command was called with, for one that is printed."""
+    return [word for path in given["imports"] or () for word in ("--import", path)]
+
+
+def add_options(options: Callable[..., None], command: Callable[..., None]) -> Callable[..., None]:
     """The command with further options among its own; it finds them in its context."""
     own = inspect.signature(command, eval_str=True)
     added = inspect.signature(options, eval_str=True).parameters
@@ -74,14 +91,18 @@ def taking(options: Callable[..., None], command: Callable[..., None]) -> Callab
 
 def takes_data(command: Callable[..., None]) -> Callable[..., None]:
     """The command with ``data_options`` among its own."""
-    return taking(data_options, command)
+    return add_options(data_options, command)
 
 
 @data_app.command("list")
-def data_list() -> None:
-    """List data sets, worlds and partitioners."""
-    for table in data_tables():
-        console.print(table)
+def data_list(
+    name: Annotated[str | None, typer.Argument(help="A data set, world or partitioner.")] = None,
+    imports: Imports = None,
+) -> None:
+    """List data sets, worlds and partitioners, or show one with its options."""
+    import_files(imports)
+    for block in data_tables() if name is None else data_pages(name):
+        console.print(block)
 
 
 @data_app.command("check")
@@ -100,16 +121,19 @@ def data_check(
         raise typer.Exit(1)
     if not is_own(part.name):
         tell_notes(federation)
-    rows, apart = int(federation.count.sum()), 0 if federation.apart is None else int(federation.apart.sum())
-    say(f"sound: {federation.num_clients} clients ({apart} held out), {rows:,} rows, {federation.task}")
+    rows = int(federation.count.sum())
+    held_out = 0 if federation.held_out is None else int(federation.held_out.sum())
+    say(f"sound: {federation.num_clients} clients ({held_out} held out), {rows:,} rows, {federation.task}")
 
 
 def tell_columns(part: DataPart) -> None:
     """What every column of an own table is taken for, and all that is wrong; ends the command if anything is."""
+    from plures.data import TableOptions, inspect_own
+    from plures.data.loading import split_text
+
     spec = part.spec
-    found = inspect_own(
-        parted(spec.text)[0], TableOptions(**spec.options, hold_out=spec.wanted, hold_out_seed=spec.seed)
-    )
+    options = TableOptions(**spec.options, hold_out=spec.wanted, hold_out_seed=spec.seed)
+    found = inspect_own(split_text(spec.text)[0], options)
     console.print(columns_table(found))
     for note in found.notes:
         say(f"warning: {note}", style="yellow")
@@ -128,14 +152,20 @@ def data_describe(
     picture: Annotated[Path | None, typer.Option(help="Where the picture goes (PNG); else under runs/.")] = None,
 ) -> None:
     """Say how clients differ: sizes, classes, label skew, feature shift, clients too small to split; draw it."""
+    from plures.data.measure import measure_differences
+    from plures.report.federation import (
+        picture as draw_federation,
+    )  # matplotlib: only here, so that others start fast
+
+    part = data_part(context.params)
     path = picture or Path("runs") / f"{file_name_of(name)}.png"
     if path.suffix != ".png" or path.parent.is_file():
         raise BadValue("picture", str(path), "a file that ends in .png, in a folder")
-    federation = data_part(context.params).spec.whole()
-    console.print(facts_table(federation, measured(federation)))
+    federation = part.spec.whole()
+    console.print(facts_table(federation, measure_differences(federation)))
     tell_notes(federation)
     path.parent.mkdir(parents=True, exist_ok=True)
-    say(f"picture: {_drawn(federation, path)}")
+    say(f"picture: {draw_federation(federation, path)}")
 
 
 @data_app.command("save")
@@ -147,6 +177,8 @@ def data_save(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a federation that is there.")] = False,
 ) -> None:
     """Write a federation as files (arrays and a manifest with hashes) that load at once, anywhere."""
+    from plures.data import save
+
     federation = data_part(context.params).spec.whole()
     folder = save(federation, to, overwrite=overwrite)
     tell_notes(federation)
@@ -160,6 +192,9 @@ RENAMED = {"category": "categories", "split_seed": "seed"}
 
 def data_part(given: Mapping[str, Any]) -> DataPart:
     """The data section of a study from the options of a command."""
+    from plures.app import make_study
+
+    import_files(given["imports"])
     text, options = given["name"], table_options(given)
     if options and not is_own(text):
         said = next(word for word in (*TABLE, *RENAMED) if given[word] not in UNSET)
@@ -179,13 +214,16 @@ def table_options(given: Mapping[str, Any]) -> dict[str, Any]:
     names = {**{name: name for name in TABLE}, **RENAMED}
     found = {own: given[name] for name, own in names.items() if given[name] not in UNSET}
     if "shares" in found:
-        found["shares"] = _numbers(found["shares"])
+        found["shares"] = numbers_of("shares", found["shares"], "three numbers such as 0.6,0.2,0.2")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
 def is_own(text: str) -> bool:
     """Whether a text stands for a table or a folder of the user's, not for a named set or a saved federation."""
-    return known_set(text) is None and not is_federation(text)
+    from plures.data.disk import is_federation
+    from plures.data.loading import registered_data
+
+    return registered_data(text) is None and not is_federation(text)
 
 
 def file_name_of(text: str) -> str:
@@ -200,7 +238,9 @@ def file_name_of(text: str) -> str:
 
 def is_path(text: str) -> bool:
     """Whether a text names something on the disk; a data set's name goes first."""
-    return known_set(text) is None and (Path(text).exists() or Path(text.split("|")[0]).exists())
+    from plures.data.loading import registered_data
+
+    return registered_data(text) is None and (Path(text).exists() or Path(text.split("|")[0]).exists())
 
 
 def hold_out_of(text: str) -> int | float | tuple[str, ...] | None:
@@ -221,26 +261,13 @@ def hold_out_of(text: str) -> int | float | tuple[str, ...] | None:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _numbers(text: str) -> tuple[float, ...]:
+def numbers_of(name: str, text: str, wanted: str) -> tuple[float, ...]:
+    """Numbers from the command line, of the option of that name.
+
+    >>> numbers_of("values", "0.01, 0.1,1", "numbers")
+    (0.01, 0.1, 1.0)
+    """
     try:
         return tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise BadValue("shares", text, "three numbers such as 0.6,0.2,0.2") from error
-
-
-def tell_notes(federation: Federation, *more: str) -> None:
-    """Print the warnings that the data carry, and more."""
-    for note in (*federation.notes, *more):
-        say(f"warning: {note}", style="yellow")
-
-
-def say(text: str, style: str | None = None) -> None:
-    """Print a line as it is: names of clients and columns may hold brackets and colons."""
-    console.print(Text(text, style=style or ""), soft_wrap=True)
-
-
-def _drawn(federation: Federation, path: Path) -> Path:
-    """The picture; matplotlib is loaded only here, so that other commands start fast."""
-    from plures.report.federation import picture
-
-    return picture(federation, path)
+    except ValueError:
+        raise BadValue(name, text, wanted) from None

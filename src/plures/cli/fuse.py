@@ -6,18 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
-from plures.cli.data import Name, data_part, file_name_of, say, takes_data, tell_notes
-from plures.data import Federation
+from plures.cli.data import Name, data_part, file_name_of, takes_data
+from plures.cli.terminal import console, show_advice, tell_notes
 from plures.errors import BadValue
-from plures.report.terminal import fusion_table
-from plures.solvers import ConvexClustering
-from plures.study.fusing import Fusion, fuse_federation, save_fusion
-from plures.study.linear import LOSSES
-
-console = Console()
 
 
 def strength(text: str) -> float | str:
@@ -46,9 +39,12 @@ def fuse_command(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the results.")] = None,
 ) -> None:
     """Fuse the clients' linear models: clusters of clients found and proved, along a path of strengths."""
+    from plures.advise import fuse_clients, task_loss
+    from plures.solvers import ConvexClustering
+
     federation = data_part(context.params).spec.whole()
     how = ConvexClustering(
-        loss=LOSSES.get(federation.task, "logistic") if loss == "auto" else loss,
+        loss=task_loss(federation) if loss == "auto" else loss,
         lam=strength(lam),
         scaling=scaling,
         select=select,
@@ -58,29 +54,9 @@ def fuse_command(
         num_lams=lams,
     )
     tell_notes(federation)
-    fusion = _with_progress(federation, how, axes)
-    console.print(fusion_table(fusion))
-    for line in fusion.fitted.summary():
-        say(line)
-    if fusion.left_out:
-        say(f"left out, for want of training or test rows: {', '.join(sorted(fusion.left_out))}", style="yellow")
-    folder = out or Path("runs") / f"fuse-{file_name_of(name)}"
-    save_fusion(fusion, folder)
-    for picture in _drawn(fusion, folder):
-        say(f"picture: {picture}")
-    say(f"every client: {folder / 'clients.csv'}")
-
-
-def _with_progress(federation: Federation, how: ConvexClustering, axes: int | None) -> Fusion:
     with Progress(console=console, transient=True) as bars:
         task = bars.add_task("path", total=None)
-        return fuse_federation(
+        fused = fuse_clients(
             federation, how, axes=axes, tell=lambda done, total: bars.update(task, completed=done, total=total)
         )
-
-
-def _drawn(fusion: Fusion, folder: Path) -> list[Path]:
-    """The pictures; matplotlib is loaded only here, so that other commands start fast."""
-    from plures.report.convex import fusion_pictures
-
-    return fusion_pictures(fusion, folder)
+    show_advice(fused, out or Path("runs") / f"fuse-{file_name_of(name)}")

@@ -5,18 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from plures.cli.data import Name, data_part, file_name_of, say, table_options, takes_data, tell_notes
-from plures.data.own.words import counted
-from plures.report.terminal import WORTH_LEGEND, worth_clients_table, worth_table
-from plures.solvers.degree import PlugIn
-from plures.study.worth import How, Worth, save_worth, worth_of
+from plures.cli.data import Name, data_part, file_name_of, import_words, table_options, takes_data
+from plures.cli.terminal import console, show_advice, tell_notes
 
-console = Console()
+if TYPE_CHECKING:
+    from plures.advise import Worth
 
 
 @takes_data
@@ -34,20 +31,16 @@ def worth_command(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the results.")] = None,
 ) -> None:
     """Should I federate? How clients differ against their noise, the strength that follows, who gains and who loses."""
-    how = How(loss=loss, axes=axes, ridge=ridge, weighting=weighting, valid_share=valid_share, num_lams=lams)
+    from plures.advise import WorthOptions, estimate_worth
+
+    options = WorthOptions(
+        loss=loss, axes=axes, ridge=ridge, weighting=weighting, valid_share=valid_share, num_lams=lams
+    )
     with console.status("data") as status:
         federation = data_part(context.params).spec.whole()
-        worth = worth_of(federation, how, status.update)
+        worth = estimate_worth(federation, options, status.update)
     tell_notes(federation)
-    console.print(worth_table(worth))
-    console.print(WORTH_LEGEND, style="dim")
-    console.print(worth_clients_table(worth))
-    for line in [*worth.sentences, *_used(worth, context.params), *_asides(worth)]:
-        say(line)
-    folder = out or Path("runs") / f"worth-{file_name_of(name)}"
-    save_worth(worth, folder)
-    say(f"picture: {_drawn(worth, folder)}")
-    say(f"every client: {folder / 'clients.csv'}")
+    show_advice(worth, out or Path("runs") / f"worth-{file_name_of(name)}", *use_of(worth, context.params))
 
 
 MODELS = {
@@ -59,36 +52,14 @@ MODELS = {
 """The model of a method that has this loss."""
 
 
-def _used(worth: Worth, given: Mapping[str, Any]) -> list[str]:
+def use_of(worth: Worth, given: Mapping[str, Any]) -> list[str]:
     """The command that uses lam, where columns are on its scale and a lam is advised."""
-    model = MODELS.get(worth.clients.link.name)
+    model = MODELS.get(worth.clients.loss.name)
     if worth.verdict != "yes" or not worth.rows.as_given or model is None:
         return []
-    weighting = "" if worth.how.weighting == "clients" else ",weighting=examples"
+    weighting = "" if worth.options.weighting == "clients" else ",weighting=examples"
     more = ", with the same options of the table" if table_options(given) else ""
     return [
-        f"to use it: plures compare --data {shlex.quote(given['name'])} --model {model}:ridge={worth.how.ridge:g} "
+        f"to use it: plures {shlex.join(['compare', *import_words(given)])} --data {shlex.quote(given['name'])} --model {model}:ridge={worth.options.ridge:g} "
         f"-m fedclup:lam={worth.lams[worth.way][0]:.3g}{weighting}{more}"
     ]
-
-
-def _asides(worth: Worth) -> list[str]:
-    """What one round alone would say, and who is left out or gave up training rows."""
-    once = worth.one_round
-    known = f"lam = {once.lam:.3g}" if isinstance(once, PlugIn) else f"no lam, since {once.split(';')[0]}"
-    found = [f"from one round of local estimates: {known}"]
-    if worth.held_out:
-        found.append(
-            f"{counted(worth.held_out, 'client')} without valid rows: "
-            f"{100 * worth.how.valid_share:.0f} % of the training rows are held out for them"
-        )
-    if worth.rows.left_out:
-        found.append(f"left out, for want of training or test rows: {', '.join(sorted(worth.rows.left_out))}")
-    return found
-
-
-def _drawn(worth: Worth, folder: Path) -> Path:
-    """The picture; matplotlib is loaded only here, so that other commands start fast."""
-    from plures.report.worth import picture
-
-    return picture(worth, folder / "worth.png")

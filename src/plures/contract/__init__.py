@@ -5,11 +5,11 @@ from __future__ import annotations
 from plures.contract.bench import Bench, Subject, subjects
 from plures.contract.checks import (
     CHECKS,
-    ContractBroken,
     traffic_is_as_committed,
     traffic_row,
     variances_stay_positive,
 )
+from plures.contract.errors import ContractBroken
 from plures.registry import Entry
 
 __all__ = [

@@ -5,23 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from plures import tree
 from plures.contract import worlds
+from plures.contract.lost_uploads import Loss, losing, losing_nothing
+from plures.contract.watched_runs import (
+    AtMost,
+    Stop,
+    Watched,
+    copied,
+    main_phase,
+    named_round,
+    twin_seed,
+    with_longer_padding,
+)
 from plures.data import Federation
 from plures.engine import Progress, Run, Runner, Settings, evaluate, prepare
-from plures.engine.state import least_rounds
+from plures.engine.phases import least_rounds
+from plures.engine.record import Record
+from plures.engine.round import Family
+from plures.engine.rounds import play
+from plures.engine.scoring import score_everyone
+from plures.engine.state import State
+from plures.engine.traffic import Traffic
+from plures.keys import root
+from plures.method import Method
 from plures.registry import METHODS, PERSONALIZERS, Entry
-from plures.types import Method, Model, Plan
+from plures.types import Model, Plan
 
 ROUNDS, COHORT = 3, 4
+CHUNKED, LONGER = "chunked:3", 5
 
 Build = Callable[[Model, Plan, Mapping[str, Any]], Method]
 
@@ -70,26 +89,96 @@ def _accepted(entry: Entry, plan: Plan, options: Mapping[str, Any]) -> dict[str,
 
 
 def subjects() -> list[Subject]:
-    """Every registered method, and every personalizer around FedAvg (guard: around Ditto)."""
+    """Every registered method, and every personalizer around the base it names, FedAvg by default."""
     found = [Subject.method(entry) for entry in METHODS.values()]
-    bases = {"guard": "ditto"}
-    return found + [Subject.personalizer(one, bases.get(one.name, "fedavg")) for one in PERSONALIZERS.values()]
+    return found + [Subject.personalizer(one, one.base or "fedavg") for one in PERSONALIZERS.values()]
 
 
 class Bench:
-    """One method built once; runs share its compilations."""
+    """One method built once; its runs share two compiled programs, one that plays a round and one that scores.
+
+    What differs from run to run is an argument of these: the key, what lies between clients' rows, in which order
+    they are stored, and whether an upload is lost. ``chunked`` and ``one_by_one`` have programs of their own.
+    """
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
-        self.method = quiet(subject.build(subject.model, worlds.PLAN, {}))
+        self.method = self.rebuilt()
+        self._families: dict[Method, Family] = {}
+        self._messages: dict[int, Traffic] = {}
+
+    def rebuilt(self) -> Method:
+        """The method built once more."""
+        return quiet(self.subject.build(self.subject.model, worlds.PLAN, {}))
 
     @cached_property
     def base(self) -> Run:
         """The run all others are compared with."""
         return self.run()
 
+    @property
+    def watched(self) -> Watched:
+        """The runner of the base run, which is done."""
+        runner = self.base.runner
+        assert isinstance(runner, Watched)
+        return runner
+
+    @property
+    def stops(self) -> list[Stop]:
+        """Where the base run stood after each of its rounds."""
+        return self.watched.stops_seen
+
+    @cached_property
+    def one_by_one(self) -> dict[str, np.ndarray]:
+        """What ``rounds_of`` finds client after client: each sees its own rows alone, between more NaN than there was."""
+        return self.rounds_of(self.runner(executor="one_by_one", longer=LONGER))
+
+    @cached_property
+    def expected(self) -> dict[str, np.ndarray]:
+        """What ``rounds_of`` should find."""
+        found: dict[str, np.ndarray] = {}
+        for _, after in self.last_rounds:
+            found |= named_round(after.state, self.base.record)
+        return found
+
+    @cached_property
+    def last_rounds(self) -> list[tuple[State, Stop]]:
+        """Of every phase of the base run the state before its last round and where it stood after that."""
+        found = []
+        for number in range(len(self.base.runner.phases)):
+            stops = [one for one in self.stops if one.phase == number]
+            found.append((([self.watched.entries[number]] + [one.state for one in stops])[-2], stops[-1]))
+        return found
+
+    def rounds_of(self, runner: Watched, *, main_only: bool = False) -> dict[str, np.ndarray]:
+        """The last round of every phase of the base run (or of the main one alone) as another runner plays it."""
+        found: dict[str, np.ndarray] = {}
+        for before, after in self.last_rounds:
+            if main_only and after.phase != main_phase(runner):
+                continue
+            phase, stop = runner.phases[after.phase], int(before.round) + 1
+            state, record = runner.advance(phase, copied(before), None, Record(), stop)
+            found |= named_round(state, record)
+        return found
+
+    def next_round_with_another_key(self, before: Stop) -> State:
+        """Where the round after a stop leads with the same cohort but another key."""
+        runner = self.base.runner
+        phase = runner.phases[before.phase]
+        setup, round_ = runner.setup(phase), int(before.state.round)
+        key = root(twin_seed(setup.cohort, round_, runner.num_seen))
+        places = tree.at(runner.places, slice(0, runner.num_seen))
+        state, _ = play(setup, runner.arrays, places, key, copied(before.state), 1)
+        return state
+
+    def scores(self, *, seed: int) -> Any:
+        """The scores of the last state of the base run; the key is for clients that learn when they are served."""
+        runner = replace(self.watched, key=root(seed))
+        setup = runner.scoring(runner.setup(runner.phases[-1]))
+        return score_everyone(runner, setup, self.base.state, None)
+
     def run(self, **changes: Any) -> Run:
-        """A run on the awkward federation; ``changes`` are settings, ``junk``, ``order`` or ``method``."""
+        """A run on the awkward federation; see ``runner``."""
         return self.runner(**changes).run()
 
     def runner(
@@ -98,24 +187,47 @@ class Bench:
         junk: float = 0.0,
         order: list[int] | None = None,
         method: Method | None = None,
+        loss: Loss | None = None,
+        longer: int = 0,
         **changes: Any,
-    ) -> Runner:
-        """A runner on the awkward federation."""
-        chosen = method or self.method
+    ) -> Watched:
+        """A runner on the awkward federation; ``changes`` are settings."""
         seen, unseen = worlds.awkward(junk=junk, order=order)
-        defaults = {"rounds": ROUNDS, "cohort": COHORT, "executor": "vectorized", "eval_every": 1}
-        wanted: dict[str, Any] = {**defaults, **changes}
-        settings = Settings(**{**wanted, "rounds": wanted["rounds"] + prelude_rounds(chosen)})
-        return prepare(chosen, seen, unseen=None if chosen.transductive else unseen, settings=settings)
+        return self.on(method or self.method, seen, unseen, loss=loss, longer=longer, **changes)
 
-    def rebuilt(self) -> Method:
-        """The method built a second time."""
-        return quiet(self.subject.build(self.subject.model, worlds.PLAN, {}))
+    def alone(self) -> Watched:
+        """A runner on a federation of one client, whose functions are those of ``one_by_one``."""
+        one = replace(worlds.limit_world("one_client"), num_groups=self.method.traits.num_groups)
+        found = self.on(self.method, one, None, executor="one_by_one", rounds=1)
+        return replace(found, layout=self.runner(longer=LONGER).layout)
+
+    def on(
+        self,
+        method: Method,
+        seen: Federation,
+        unseen: Federation | None,
+        *,
+        loss: Loss | None = None,
+        longer: int = 0,
+        **changes: Any,
+    ) -> Watched:
+        """A runner on some federation."""
+        defaults = {"rounds": ROUNDS, "cohort": AtMost(COHORT), "executor": "vectorized", "eval_every": 1}
+        wanted: dict[str, Any] = {**defaults, **changes}
+        settings = Settings(**{**wanted, "rounds": wanted["rounds"] + prelude_rounds(method)})
+        family = self._families.setdefault(method, Family(partial(losing, method), method))
+        ready = prepare(
+            method, seen, unseen=unseen, settings=settings, family=family, numbers=loss or losing_nothing()
+        )
+        # Sizes of messages are the same in all runs, and tracing for them takes longer than a round.
+        messages = self._messages if method.model is self.method.model else {}
+        found = Watched(**{one.name: getattr(ready, one.name) for one in fields(ready)}, messages=messages)
+        return with_longer_padding(found, longer)
 
 
 def quiet(method: Method) -> Method:
     """The method without its warnings: worlds this small deserve them, and they are not what is checked."""
-    return replace(method, notes=None, forecast=None)
+    return replace(method, views=replace(method.views, report=None, forecast=None))
 
 
 def prelude_rounds(method: Method) -> int:
@@ -123,58 +235,28 @@ def prelude_rounds(method: Method) -> int:
     return least_rounds(method) - 1
 
 
-def outcome(run: Run) -> dict[str, np.ndarray]:
-    """All that a run leaves behind, by name: server, private rows, visits, scores."""
-    named = dict(zip(tree.paths(run.state), jax.tree.leaves(run.state), strict=True))
-    found = {f"state/{name}": _plain(leaf) for name, leaf in named.items()}
-    for one in run.record.scores:
-        for metric, values in one.metrics.items():
-            found[f"round {one.round}/{one.kind}/{one.split}/{metric}"] = np.asarray(values)
-    return found
-
-
-def _plain(leaf: Any) -> np.ndarray:
-    if tree.is_key(leaf):
-        leaf = jax.random.key_data(leaf)
-    return np.asarray(leaf)
-
-
-class Unscored(Runner):
-    """A runner that evaluates nobody: there is one program less to compile."""
-
-    def score(self, *args: Any, **options: Any) -> Any:
-        """Nothing."""
-        return {}
+NOBODY_ASKS: dict[int, Traffic] = {number: Traffic(0, 0, 0, 0, 0) for number in range(10)}
 
 
 def predictions(method: Method, federation: Federation, *, rounds: int) -> np.ndarray:
     """What every client predicts for some probes after a few rounds with everyone."""
     rounds = rounds + prelude_rounds(method)
     settings = Settings(rounds=rounds, executor="vectorized", eval_every=rounds)
-    prepared = prepare(quiet(method), federation, settings=settings)
-    runner = Unscored(**{one.name: getattr(prepared, one.name) for one in fields(prepared)})
+    ready = prepare(quiet(method), federation, settings=settings)
+    runner = Watched(
+        **{one.name: getattr(ready, one.name) for one in fields(ready)}, scored=False, messages=NOBODY_ASKS
+    )
     done = runner.run()
-    probes = jax.random.normal(jax.random.key(7), (5, *federation.shape))
+    probes = np.asarray(jax.random.normal(jax.random.key(7), (5, *federation.shape)))
     clients = runner.clients(done.state, done.state.private)
     setup = runner.setup(runner.phases[-1])
     return np.asarray(evaluate.predictions(setup, runner.arrays, done.state.server, clients, probes))
 
 
-def served_models(run: Run) -> Any:
-    """What every client is served, stacked."""
-    runner = run.runner
-
-    def served(setup: Any, arrays: Any, server: Any, clients: Any) -> Any:
-        return jax.vmap(lambda client: evaluate.serve_one(setup, arrays, server, client))(clients)
-
-    return runner.score(runner.scoring(runner.setup(runner.phases[-1])), run.state, run.store, served)
-
-
-def capacity_raised(runner: Runner, extra: int) -> Runner:
-    """The same runner with longer padding."""
-    most = runner.layout.capacity
-    raised = (most[0] + extra, most[1] + extra, most[2] + extra)
-    return replace(runner, layout=replace(runner.layout, capacity=raised))
+def served_models(runner: Runner, state: State) -> Any:
+    """What every client is served in the last phase of a run, stacked."""
+    setup = runner.scoring(runner.setup(runner.phases[-1]))
+    return score_everyone(runner, setup, state, None, evaluate.served_to_all)
 
 
 class Stopped(Exception):
@@ -192,24 +274,3 @@ def interrupted(bench: Bench, folder: Path) -> Run:
     with suppress(Stopped):
         replace(runner, progress=stop_at_the_end).run()
     return runner.run()
-
-
-def losing(uid: int, content: list[float]) -> Any:
-    """A channel on which one client's upload arrives as ``content[0]`` and is declared lost.
-
-    What stands there is read while a program runs, so that runs with other content need no other program.
-    """
-
-    def apply(key: Any, uploads: Any, weights: Any, uids: Any) -> Any:
-        lost = uids == uid
-        scalar = jax.eval_shape(lambda: jnp.zeros(()))
-        wrong = jax.pure_callback(lambda: np.float32(content[0]), scalar)
-
-        def spoil(leaf: Any) -> Any:
-            if not jnp.issubdtype(leaf.dtype, jnp.floating):
-                return leaf
-            return jnp.where(lost.reshape(-1, *(1,) * (leaf.ndim - 1)), wrong.astype(leaf.dtype), leaf)
-
-        return jax.tree.map(spoil, uploads), jnp.where(lost, 0.0, weights)
-
-    return apply

@@ -19,6 +19,7 @@ from plures.types import Model, Plan
 
 SIZES = ((5, 2, 2), (9, 3, 3), (4, 2, 3), (7, 2, 2), (6, 2, 2), (0, 2, 2), (5, 2, 2), (6, 3, 2))
 NUM_UNSEEN = 2
+NUM_SEEN = len(SIZES) - NUM_UNSEEN
 DIM, CLASSES, GAP = 3, 3, 2
 ONE_CLASS = 4
 
@@ -37,12 +38,11 @@ def awkward(*, junk: float = 0.0, order: list[int] | None = None) -> tuple[Feder
     """(seen, unseen): the same clients whatever fills the gaps and in whichever order they are stored."""
     clients = [_client(uid) for uid in range(len(SIZES))]
     federation = _laid_out(clients, order or list(range(len(SIZES))), junk)
-    num_seen = len(SIZES) - NUM_UNSEEN
     rows_of = {int(uid): row for row, uid in enumerate(federation.uid)}
     stored = [int(uid) for uid in federation.uid]
     return (
-        federation.take([rows_of[uid] for uid in stored if uid < num_seen]),
-        federation.take([rows_of[uid] for uid in stored if uid >= num_seen]),
+        federation.take([rows_of[uid] for uid in stored if uid < NUM_SEEN]),
+        federation.take([rows_of[uid] for uid in stored if uid >= NUM_SEEN]),
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from plures.data import clustered, degrees, digits, partition, worlds
+from plures.data import partition, worlds
+from plures.data.disk import open_federation, save
 from plures.data.federation import SPLITS, Federation, from_arrays
 from plures.data.loading import DataSpec, load
-from plures.data.own import TableOptions, inspect_own, read_own
-from plures.data.sets import cifar10, digit_domains, har, heart, leaf, mnist_writers, school, shakespeare
-from plures.data.stored import open_federation, save
+from plures.data.sets import cifar10, digit_domains, digits, har, heart, leaf, mnist_writers, school, shakespeare
+from plures.data.tables import TableOptions, inspect_own, read_own
 from plures.data.worlds import World
 
 __all__ = [
@@ -17,8 +17,6 @@ __all__ = [
     "TableOptions",
     "World",
     "cifar10",
-    "clustered",
-    "degrees",
     "digit_domains",
     "digits",
     "from_arrays",

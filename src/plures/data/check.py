@@ -50,18 +50,19 @@ def _check_finite(name: str, values: NDArray[Any]) -> None:
     if values.dtype.kind not in "fiub":
         raise BadData(f"{name} must hold numbers, got dtype {values.dtype}")
     if values.dtype.kind == "f":
-        bad = _rows_not_finite(values)
+        bad = rows_not_below(values, np.inf)
         if len(bad):
             where = f"row {bad[0]}" if len(bad) == 1 else f"{len(bad)} rows, the first is row {bad[0]}"
             raise BadData(f"{name} holds NaN or infinity in {where}")
 
 
-def _rows_not_finite(values: NDArray[Any], block: int = 65536) -> NDArray[np.int64]:
-    """Rows with NaN or infinity, looked for in blocks: large data need no second copy."""
-    if len(values) > block:
-        starts = range(0, len(values), block)
-        return np.concatenate([first + _rows_not_finite(values[first : first + block]) for first in starts])
-    return np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+def rows_not_below(values: NDArray[Any], limit: float, block: int = 4096) -> NDArray[np.int64]:
+    """Rows with NaN or a size of ``limit`` or more, looked for in blocks: large data need no second copy."""
+    fine = [
+        (np.abs(values[first : first + block]) < np.float64(limit)).all(axis=tuple(range(1, values.ndim)))
+        for first in range(0, len(values), block)
+    ]
+    return np.flatnonzero(~np.concatenate([np.ones(0, bool), *fine]))
 
 
 def _check_classes(y: NDArray[Any], num_classes: int | None) -> int:
@@ -93,11 +94,10 @@ def split_codes(split: ArrayLike, length: int, splits: Sequence[str]) -> NDArray
         if len(wrong):
             raise BadValue("split", int(wrong[0]), f"0, 1 or 2 ({', '.join(splits)}) where it is a number")
         return given.astype(np.int64)
-    given = given.astype(str)
-    for word in np.unique(given):
+    words, inverse = np.unique(given.astype(str), return_inverse=True)
+    for word in words:
         if word not in splits:
             raise UnknownChoice("split", str(word), splits)
-    words, inverse = np.unique(given, return_inverse=True)
     return np.array([list(splits).index(word) for word in words], np.int64)[inverse]
 
 

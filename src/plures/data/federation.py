@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -32,9 +31,10 @@ class Federation:
     """Many clients' examples with their splits, and where known their planted group and domain.
 
     ``start`` and ``count`` are (clients, 3): where each client's train, valid and test rows lie in ``x``, ``y``.
-    ``apart`` marks clients that the data themselves set aside as unseen: ``hold_out()`` without arguments takes
+    ``held_out`` marks clients that the data themselves set aside as unseen: ``hold_out()`` without arguments takes
     those. ``unit`` names what a split keeps together (a recording), if anything. ``notes`` are warnings a report
-    must carry (rows left out, clients too small to split).
+    must carry (rows left out, clients too small to split). ``source``: the text and options by which
+    ``load`` made it, and of how many clients; a part of a federation has that of the whole.
     """
 
     x: NDArray[Any]
@@ -50,10 +50,11 @@ class Federation:
     num_groups: int = 0
     num_domains: int = 0
     title: str = "federation"
-    apart: NDArray[np.bool_] | None = None
+    held_out: NDArray[np.bool_] | None = None
     class_names: tuple[str, ...] = ()
     unit: str = ""
     notes: tuple[str, ...] = ()
+    source: Mapping[str, Any] | None = None
 
     @property
     def num_clients(self) -> int:
@@ -107,13 +108,9 @@ class Federation:
 
     def _outputs(self, model: Model) -> tuple[int, ...]:
         """The shape of a model's outputs for one of these inputs."""
-        kind = jnp.int32 if self.x.dtype.kind in "iub" else jnp.float32
-
-        def outputs_of_one() -> Any:
-            return model.apply(model.init(jax.random.key(0)), jnp.zeros((1, *self.shape), kind))
-
         try:
-            outputs = jax.eval_shape(outputs_of_one)
+            weights = jax.eval_shape(model.init, jax.random.key(0))
+            outputs = jax.eval_shape(lambda weights, x: model.apply(weights, x[None]), weights, self.example[0])
         except (TypeError, ValueError) as error:
             raise Unsupported(f"this model does not take inputs of shape {self.shape}") from error
         return tuple(outputs.shape[1:])
@@ -132,16 +129,13 @@ class Federation:
         """The clients at these rows in this order, with the uids they have; the examples are shared."""
         given = np.asarray(rows)
         chosen = np.flatnonzero(given) if given.dtype == bool else given.astype(np.int64)
-        return replace(
-            self,
-            start=self.start[chosen],
-            count=self.count[chosen],
-            uid=self.uid[chosen],
-            names=tuple(self.names[row] for row in chosen),
-            group=None if self.group is None else self.group[chosen],
-            domain=None if self.domain is None else self.domain[chosen],
-            apart=None if self.apart is None or not self.apart[chosen].any() else self.apart[chosen],
-        )
+        fields = {name: getattr(self, name) for name in ("start", "count", "uid", "group", "domain", "held_out")}
+        taken: dict[str, Any] = {
+            name: None if values is None else values[chosen] for name, values in fields.items()
+        }
+        if taken["held_out"] is not None and not taken["held_out"].any():
+            taken["held_out"] = None
+        return replace(self, names=tuple(self.names[row] for row in chosen), **taken)
 
     def subset(self, clients: Sequence[str]) -> Federation:
         """Some clients by name, as a federation of its own (uids from 0 on)."""
@@ -171,7 +165,7 @@ class Federation:
         if not len(kept):
             raise BadValue("clients", list(clients or ()), "a list that leaves at least one client to train")
         seen, unseen = self.take(kept).renumbered(0), self.take(np.sort(out)).renumbered(len(kept))
-        return replace(seen, apart=None), replace(unseen, apart=None)
+        return replace(seen, held_out=None), replace(unseen, held_out=None)
 
     def _drawn(self, number: int | None, seed: int) -> NDArray[np.int64]:
         if not 0 < (number or 0) < self.num_clients:
@@ -180,13 +174,13 @@ class Federation:
         return np.argsort(self.uid)[np.asarray(order)[:number]]
 
     def _set_aside(self) -> NDArray[np.int64]:
-        if self.apart is None or not self.apart.any():
+        if self.held_out is None or not self.held_out.any():
             raise BadValue("hold_out", None, "num_clients, share or clients: these data set no clients aside")
-        if self.apart.all():
+        if self.held_out.all():
             raise BadData(
                 "these data set all clients aside, so there is none to train; hold out some by number or name"
             )
-        return np.flatnonzero(self.apart)
+        return np.flatnonzero(self.held_out)
 
     def _rows_named(self, clients: Sequence[str]) -> NDArray[np.int64]:
         """The rows of clients by name; unknown and repeated names are refused."""
@@ -202,9 +196,9 @@ class Federation:
             twice.add(name)
         return np.array([where[name] for name in clients], np.int64)
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
-        """A short number that changes when any example, split or client does."""
+        """A short number that changes when any example, split or client does, also in place."""
         found = zlib.crc32("\n".join(self.names).encode())
         for values in (self.start, self.count, self.uid, self.x, self.y):
             for first in range(0, len(values), 65536):

@@ -23,7 +23,7 @@ HOW = f"name its folder with --data-dir DIR or {VARIABLE}; docs/data-sets.md lis
 
 
 @dataclass(frozen=True)
-class Source:
+class DataFile:
     """A file's name, its hash, what it holds and where that comes from."""
 
     file: str
@@ -37,7 +37,7 @@ class Source:
         return f"get {self.file} ({self.what}; from {self.origin}) and {HOW}"
 
 
-def locate(source: Source, data_dir: str | None = None) -> Path:
+def locate(source: DataFile, data_dir: str | None = None) -> Path:
     """The path of the file, its hash checked."""
     named = folders(data_dir)
     if not named:

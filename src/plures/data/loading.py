@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from plures.data.apart import marked
+from plures.data.disk import is_federation, open_federation
 from plures.data.federation import Federation
-from plures.data.own import TableOptions, read_own
-from plures.data.stored import is_federation, open_federation
+from plures.data.holdout import with_held_out
+from plures.data.tables import TableOptions, read_own
 from plures.errors import BadValue, UnknownChoice
 from plures.registry import DATASETS, PARTITIONERS, WORLDS, Entry, Named
 
@@ -25,16 +25,18 @@ def load(text: str, **options: Any) -> Federation:
     >>> load("digits:num_clients=1,num_groups=1|dirichlet:num_clients=12,alpha=0.3|rotation_groups").num_groups
     4
     """
-    first, steps = parted(text)
+    first, steps = split_text(text)
     federation = _first(first, options)
     for step in steps:
         # What was loaded here belongs to nobody else, so dealing may reuse its memory.
         extra = {"in_place": True} if "in_place" in step.entry.options else {}
         federation = step.entry.factory(federation, **{**extra, **step.options})
-    return federation
+    name = str(Path(text).absolute()) if Path(text).exists() else text
+    source = {"name": name, "options": dict(options), "clients": federation.num_clients}
+    return replace(federation, source=source)
 
 
-def parted(text: str) -> tuple[str, list[Named]]:
+def split_text(text: str) -> tuple[str, list[Named]]:
     """The data set or path, and the partitioners after it; a path may hold a bar itself."""
     if Path(text).exists():
         return text, []
@@ -42,7 +44,7 @@ def parted(text: str) -> tuple[str, list[Named]]:
     return first.strip(), [Named.parse(step, PARTITIONERS) for step in steps]
 
 
-def known_set(text: str) -> Entry | None:
+def registered_data(text: str) -> Entry | None:
     """The registered data set or world that a text starts with; None for a path."""
     name = text.split("|")[0].partition(":")[0].strip()
     return next((registry[name] for registry in (WORLDS, DATASETS) if name in registry), None)
@@ -50,7 +52,7 @@ def known_set(text: str) -> Entry | None:
 
 def check_option(text: str, name: str, value: Any) -> None:
     """Refuse an option that the data of a text do not have, or a value of another type; none of data that are not there."""
-    entry = known_set(text)
+    entry = registered_data(text)
     first = text if Path(text).exists() else text.split("|")[0].strip()
     if entry is not None:
         entry.check_options({name: value})
@@ -65,7 +67,7 @@ def _check_table_option(name: str) -> None:
 
 
 def _first(text: str, options: Mapping[str, Any]) -> Federation:
-    entry = known_set(text)
+    entry = registered_data(text)
     if entry is None:
         return _from_path(text, options)
     given = _all_options(text, entry, options)
@@ -116,21 +118,21 @@ class DataSpec:
     def load(self) -> tuple[Federation, Federation | None]:
         """(seen, unseen) clients."""
         federation = self.whole()
-        return (federation, None) if federation.apart is None else federation.hold_out()
+        return (federation, None) if federation.held_out is None else federation.hold_out()
 
     def whole(self) -> Federation:
-        """All clients, those kept out of training marked as apart."""
-        first, steps = parted(self.text)
+        """All clients, those kept out of training marked as held out."""
+        first, steps = split_text(self.text)
         scaled = self._standardizes(first)
         moving = [step.entry.name for step in steps if step.entry.tags & {"deals", "chooses"}]
         if scaled and not moving:
             drawn = {} if self._says_who(first) else {"hold_out": self.wanted, "hold_out_seed": self.seed}
             return load(self.text, **self.options, **drawn)
         federation = load(self.text, **self.options)
-        if self.hold_out is None and (federation.apart is not None or is_federation(first)):
+        if self.hold_out is None and (federation.held_out is not None or is_federation(first)):
             return federation
-        marked_now = marked(federation, self.wanted, self.seed)
-        if scaled and marked_now.apart is not None:
+        marked_now = with_held_out(federation, self.wanted, self.seed)
+        if scaled and marked_now.held_out is not None:
             return marked_now.noted(
                 f"inputs were standardized with all clients: {moving[0]} came before holding out"
             )
@@ -145,12 +147,12 @@ class DataSpec:
 
     def _standardizes(self, first: str) -> bool:
         """Whether the reader standardizes, so that it must know the unseen clients from the start."""
-        entry = known_set(first)
+        entry = registered_data(first)
         return not is_federation(first) if entry is None else "hold_out" in entry.options
 
     def _says_who(self, first: str) -> bool:
         """Whether the data set's own options say who is held out; saying it twice is a mistake."""
-        entry = known_set(first)
+        entry = registered_data(first)
         given = dict(self.options) if entry is None else _all_options(first, entry, self.options)
         if "hold_out" in given and self.hold_out is not None:
             raise BadValue(

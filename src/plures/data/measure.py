@@ -28,7 +28,7 @@ MOST_TOKENS = 1000
 BLOCK_BYTES = 2**25
 
 
-class Reader(NamedTuple):
+class NumberReader(NamedTuple):
     """Values that are read some rows at a time: ``read(places)`` gives (rows, width) numbers.
 
     ``cost`` is how many numbers it holds per row while reading.
@@ -39,7 +39,7 @@ class Reader(NamedTuple):
     read: Callable[[NDArray[np.int64]], Numbers]
 
 
-def measured(federation: Federation) -> dict[str, float | None]:
+def measure_differences(federation: Federation) -> dict[str, float | None]:
     """All three numbers by name; None where there is nothing to compare."""
     shift = feature_shift(federation)
     found = {
@@ -56,7 +56,7 @@ def label_skew(federation: Federation) -> float:
     A row with several labels counts as the mean of their one-hots. NaN when no client has two rows.
     """
     rows, owner = train_rows(federation)
-    return _explained(_labels(federation, rows), owner, np.zeros_like(owner))
+    return _share_explained(_labels(federation, rows), owner, np.zeros_like(owner))
 
 
 def feature_shift(federation: Federation) -> float | None:
@@ -69,7 +69,7 @@ def feature_shift(federation: Federation) -> float | None:
         return None
     rows, owner = train_rows(federation)
     within = federation.y[rows] if federation.task == "classification" else np.zeros_like(owner)
-    return _explained(_narrow(input_numbers(federation, rows)), owner, np.asarray(within))
+    return _share_explained(_narrow(input_numbers(federation, rows)), owner, np.asarray(within))
 
 
 def quantity_skew(federation: Federation) -> float:
@@ -79,18 +79,18 @@ def quantity_skew(federation: Federation) -> float:
     return float((places * sizes).sum() / max(len(sizes) * sizes.sum(), 1))
 
 
-def explained_by(values: NDArray[Any], owner: NDArray[Any], within: NDArray[Any] | None = None) -> float:
+def share_explained(values: NDArray[Any], owner: NDArray[Any], within: NDArray[Any] | None = None) -> float:
     """The share of the variance of ``values`` (n, d) that lies between owners, corrected for chance, in [0, 1].
 
     ``within`` (say, the class) compares owners inside each of its values: cells of (within, owner) against the
     mean of their ``within``, with (cells - classes) and (n - cells) degrees of freedom. NaN where every cell has
     one row; 0 where nothing varies.
 
-    >>> explained_by(np.array([[1.0], [1.0], [3.0], [3.0]]), np.array([0, 0, 1, 1]))
+    >>> share_explained(np.array([[1.0], [1.0], [3.0], [3.0]]), np.array([0, 0, 1, 1]))
     1.0
     """
     numbers = np.unique(owner, return_inverse=True)[1]
-    return _explained(_plain(values), numbers, np.zeros_like(numbers) if within is None else within)
+    return _share_explained(_plain(values), numbers, np.zeros_like(numbers) if within is None else within)
 
 
 def train_rows(federation: Federation) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -101,7 +101,7 @@ def train_rows(federation: Federation) -> tuple[NDArray[np.int64], NDArray[np.in
     return np.arange(len(owner)) + (start - first)[owner], owner
 
 
-def input_numbers(federation: Federation, rows: NDArray[np.int64]) -> Reader:
+def input_numbers(federation: Federation, rows: NDArray[np.int64]) -> NumberReader:
     """The inputs at ``rows``, to be read as columns of numbers.
 
     Rows of whole numbers in 0..999 along one axis are taken for tokens: their columns are how often each occurs.
@@ -121,7 +121,7 @@ class _Rows(NamedTuple):
     cell: NDArray[np.int64]
     within: NDArray[np.int64]
 
-    def blocks(self, reader: Reader) -> Iterator[tuple[slice, Numbers]]:
+    def blocks(self, reader: NumberReader) -> Iterator[tuple[slice, Numbers]]:
         """The values, some rows at a time."""
         step = max(BLOCK_BYTES // (8 * reader.cost), 1)
         for first in range(0, len(self.place), step):
@@ -129,8 +129,8 @@ class _Rows(NamedTuple):
             yield part, reader.read(self.place[part])
 
 
-def _explained(reader: Reader, owner: NDArray[np.int64], within: NDArray[Any]) -> float:
-    """``explained_by`` for values that are read some rows at a time, in two passes; owners count from 0 on."""
+def _share_explained(reader: NumberReader, owner: NDArray[np.int64], within: NDArray[Any]) -> float:
+    """``share_explained`` for values that are read some rows at a time, in two passes; owners count from 0 on."""
     rows = _in_cells(owner, np.unique(within, return_inverse=True)[1])
     spare = len(rows.cell) - int(rows.cell[-1]) - 1 if len(rows.cell) else 0
     if spare <= 0:
@@ -153,7 +153,7 @@ def _in_cells(owner: NDArray[np.int64], within: NDArray[np.int64]) -> _Rows:
     return _Rows(place, cell, within)
 
 
-def _class_means(rows: _Rows, reader: Reader) -> tuple[Numbers, float]:
+def _class_means(rows: _Rows, reader: NumberReader) -> tuple[Numbers, float]:
     """(the mean of every class, the sum of all squares)."""
     size = np.bincount(rows.within)
     sums, square = np.zeros((len(size), reader.width)), 0.0
@@ -164,7 +164,7 @@ def _class_means(rows: _Rows, reader: Reader) -> tuple[Numbers, float]:
     return sums / size[:, None], square
 
 
-def _sums_of_squares(rows: _Rows, reader: Reader, means: Numbers) -> tuple[float, float]:
+def _sums_of_squares(rows: _Rows, reader: NumberReader, means: Numbers) -> tuple[float, float]:
     """(about the class means in all, of it between cells)."""
     size = np.bincount(rows.cell)
     total = between = 0.0
@@ -189,14 +189,14 @@ def _sums_by(number: NDArray[np.int64], values: Numbers) -> tuple[NDArray[np.int
     return number[first], np.add.reduceat(values, first, axis=0)
 
 
-def _labels(federation: Federation, rows: NDArray[np.int64]) -> Reader:
+def _labels(federation: Federation, rows: NDArray[np.int64]) -> NumberReader:
     """Labels as (mean) one-hots, and targets of a regression as they are."""
     if federation.task == "regression":
         return _plain(federation.y, rows)
     return _tokens(federation.y, rows, federation.num_classes)
 
 
-def _plain(values: NDArray[Any], rows: NDArray[np.int64] | None = None) -> Reader:
+def _plain(values: NDArray[Any], rows: NDArray[np.int64] | None = None) -> NumberReader:
     """Values as they are, flat; at ``rows`` where those are given."""
     width = int(np.prod(values.shape[1:], dtype=int))
 
@@ -204,13 +204,13 @@ def _plain(values: NDArray[Any], rows: NDArray[np.int64] | None = None) -> Reade
         chosen = values[places if rows is None else rows[places]]
         return chosen.reshape(len(places), width).astype(np.float64)
 
-    return Reader(width, max(width, 1), read)
+    return NumberReader(width, max(width, 1), read)
 
 
-def _tokens(values: NDArray[Any], rows: NDArray[np.int64], number: int) -> Reader:
+def _tokens(values: NDArray[Any], rows: NDArray[np.int64], number: int) -> NumberReader:
     """How often each of ``number`` tokens stands in a row."""
     length = int(np.prod(values.shape[1:], dtype=int))
-    return Reader(number, max(number, length), lambda places: _frequencies(values[rows[places]], number))
+    return NumberReader(number, max(number, length), lambda places: _frequencies(values[rows[places]], number))
 
 
 def _frequencies(tokens: NDArray[Any], number: int) -> Numbers:
@@ -232,10 +232,10 @@ def _range(x: NDArray[Any], rows: NDArray[np.int64], block: int = 65536) -> tupl
     return min(low for low, _ in ends), max(high for _, high in ends)
 
 
-def _narrow(reader: Reader) -> Reader:
+def _narrow(reader: NumberReader) -> NumberReader:
     """The same values along at most 64 directions, drawn once and for all."""
     if reader.width <= MOST_COLUMNS:
         return reader
     drawn = jax.random.normal(derive(root(0), Purpose.DATA), (reader.width, MOST_COLUMNS))
     directions = np.asarray(drawn, np.float64)
-    return Reader(MOST_COLUMNS, reader.cost, lambda places: reader.read(places) @ directions)
+    return NumberReader(MOST_COLUMNS, reader.cost, lambda places: reader.read(places) @ directions)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Moments(NamedTuple):
+class ColumnMoments(NamedTuple):
     """What one client sends per column, or the server's merger of all; stacked on axis 0 for many clients."""
 
     number: NDArray[Any]
@@ -21,29 +21,29 @@ class Moments(NamedTuple):
     square: NDArray[Any]
 
 
-def client_moments(x: NDArray[Any], owner: NDArray[Any]) -> Moments:
+def client_moments(x: NDArray[Any], owner: NDArray[Any]) -> ColumnMoments:
     """The moments of each client's rows, (clients, columns); ``owner`` numbers clients from 0 on."""
     num_clients, flat = int(owner.max()) + 1, x.reshape(len(x), -1).astype(np.float64)
     known = ~np.isnan(flat)
     count = _sums(known.astype(np.float64), owner, num_clients)
     mean = _sums(np.where(known, flat, 0.0), owner, num_clients) / np.maximum(count, 1)
     square = _sums(np.where(known, flat - mean[owner], 0.0) ** 2, owner, num_clients)
-    return Moments(count, mean, square)
+    return ColumnMoments(count, mean, square)
 
 
-def merged(parts: Moments) -> Moments:
+def merge_moments(parts: ColumnMoments) -> ColumnMoments:
     """The moments of all rows together, from those of the clients.
 
-    >>> merged(Moments(np.array([[2.0], [1.0]]), np.array([[1.0], [4.0]]), np.array([[2.0], [0.0]])))
-    Moments(number=array([3.]), mean=array([2.]), square=array([8.]))
+    >>> merge_moments(ColumnMoments(np.array([[2.0], [1.0]]), np.array([[1.0], [4.0]]), np.array([[2.0], [0.0]])))
+    ColumnMoments(number=array([3.]), mean=array([2.]), square=array([8.]))
     """
     count = parts.number.sum(0)
     mean = (parts.number * parts.mean).sum(0) / np.maximum(count, 1)
     between = (parts.number * (parts.mean - mean) ** 2).sum(0)
-    return Moments(count, mean, parts.square.sum(0) + between)
+    return ColumnMoments(count, mean, parts.square.sum(0) + between)
 
 
-class Scale(NamedTuple):
+class ColumnScale(NamedTuple):
     """The mean and deviation of every column; a constant column has deviation 1."""
 
     mean: NDArray[Any]
@@ -55,14 +55,14 @@ class Scale(NamedTuple):
         return np.nan_to_num(flat, nan=0.0).astype(np.float32).reshape(x.shape)
 
 
-def federated_scale(x: NDArray[Any], owner: NDArray[Any], use: NDArray[np.bool_]) -> Scale:
+def federated_scale(x: NDArray[Any], owner: NDArray[Any], use: NDArray[np.bool_]) -> ColumnScale:
     """The scale from the rows in ``use`` (training rows of seen clients)."""
     numbers = np.unique(owner[use], return_inverse=True)[1]
-    whole = merged(client_moments(x[use], numbers))
+    whole = merge_moments(client_moments(x[use], numbers))
     deviation = np.sqrt(whole.square / np.maximum(whole.number, 1))
     # What is left of a constant column after rounding is no spread.
     flat = deviation <= 1e-7 * np.maximum(np.abs(whole.mean), 1e-30)
-    return Scale(whole.mean, np.where(flat, 1.0, deviation))
+    return ColumnScale(whole.mean, np.where(flat, 1.0, deviation))
 
 
 def _sums(values: NDArray[Any], owner: NDArray[Any], num_clients: int) -> NDArray[Any]:

@@ -23,7 +23,7 @@ Codes = NDArray[np.int64]
 def at_random(key: Key, owner: NDArray[Any], shares: Shares) -> Codes:
     """Within each client a random order is cut into train, valid and test."""
     check_shares(shares)
-    rank = rank_within(owner, _chance(key, owner))
+    rank = rank_within(owner, uniform(key, owner))
     return _cut(rank, owner, shares)
 
 
@@ -35,14 +35,14 @@ def stratified(key: Key, owner: NDArray[Any], y: NDArray[Any], shares: Shares) -
     """
     check_shares(shares)
     key_ties, key_test, key_valid = jax.random.split(key, 3)
-    owner, sizes = _numbered(owner)
-    chance = _chance(key_ties, owner)
+    owner, sizes = _number_clients(owner)
+    chance = uniform(key_ties, owner)
     train, valid, test = (part.astype(np.int64) for part in sizes_of(sizes, shares))
-    is_test = _even_steps(rank_within(owner, y, chance), sizes[owner], test[owner], _starts(key_test, sizes)[owner])
+    is_test = _even_steps(rank_within(owner, y, chance), sizes[owner], test[owner], uniform(key_test, sizes)[owner])
     rest = np.flatnonzero(~is_test)
     rank = rank_within(owner[rest], y[rest], chance[rest])
     left = (train + valid)[owner[rest]]
-    is_valid = _even_steps(rank, left, valid[owner[rest]], _starts(key_valid, sizes)[owner[rest]])
+    is_valid = _even_steps(rank, left, valid[owner[rest]], uniform(key_valid, sizes)[owner[rest]])
     codes = np.where(is_test, 2, 0)
     codes[rest] = is_valid
     return codes
@@ -67,7 +67,7 @@ def by_order(owner: NDArray[Any], order: NDArray[Any], shares: Shares) -> Codes:
 def by_unit(key: Key, owner: NDArray[Any], unit: NDArray[Any], shares: Shares) -> Codes:
     """Whole units (recordings, visits, documents) go to one split, drawn at random within each client."""
     check_shares(shares)
-    owner, _ = _numbered(owner)
+    owner, _ = _number_clients(owner)
     unit_of = np.unique(unit, return_inverse=True)[1]
     pairs, pair = np.unique(owner * (unit_of.max() + 1) + unit_of, return_inverse=True)
     owner_of_unit = pairs // (unit_of.max() + 1)
@@ -89,7 +89,7 @@ def sizes_of(sizes: NDArray[Any], shares: Shares) -> tuple[NDArray[Any], NDArray
 
 def rank_within(owner: NDArray[Any], *by: NDArray[Any]) -> NDArray[np.int64]:
     """The place of each row among its client's rows, ordered by the first of ``by``, ties by the next."""
-    owner, sizes = _numbered(owner)
+    owner, sizes = _number_clients(owner)
     order = np.lexsort((*reversed(by), owner))
     first = np.cumsum(sizes) - sizes
     rank = np.empty(len(owner), np.int64)
@@ -98,12 +98,12 @@ def rank_within(owner: NDArray[Any], *by: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _cut(rank: NDArray[np.int64], owner: NDArray[Any], shares: Shares) -> Codes:
-    owner, sizes = _numbered(owner)
+    owner, sizes = _number_clients(owner)
     train, valid, _ = (part.astype(np.int64) for part in sizes_of(sizes, shares))
     return (rank >= train[owner]).astype(np.int64) + (rank >= (train + valid)[owner])
 
 
-def _numbered(owner: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _number_clients(owner: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Clients as numbers from 0 on, and how many rows each has."""
     if owner.dtype.kind != "i" or (len(owner) and owner.min() < 0):
         owner = np.unique(owner, return_inverse=True)[1]
@@ -117,9 +117,6 @@ def _even_steps(rank: Any, total: Any, wanted: Any, start: Any) -> NDArray[np.bo
     return ((rank + 1) * wanted + offset) // total > (rank * wanted + offset) // total
 
 
-def _chance(key: Key, owner: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(jax.random.uniform(key, owner.shape))
-
-
-def _starts(key: Key, sizes: NDArray[np.int64]) -> NDArray[Any]:
-    return np.asarray(jax.random.uniform(key, sizes.shape))
+def uniform(key: Key, like: NDArray[Any]) -> NDArray[Any]:
+    """Numbers drawn evenly from [0, 1), as many as another array has."""
+    return np.asarray(jax.random.uniform(key, like.shape))

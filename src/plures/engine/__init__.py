@@ -1,16 +1,16 @@
 """The engine: loops, vectorization, randomness, cohorts, evaluation and records. It names no method."""
 
+from plures.engine.attackers import AttackSummary
 from plures.engine.cohort import Everyone, Uniform, Weighted
 from plures.engine.executors import Executor, chunked, one_by_one, vectorized
-from plures.engine.follow import follow
-from plures.engine.liars import Threat
-from plures.engine.newcomers import newcomers
-from plures.engine.result import Progress, Run, Served
+from plures.engine.progress import Progress
+from plures.engine.replay import follow
+from plures.engine.result import Run, Served
 from plures.engine.round import Family
-from plures.engine.run import Runner, prepare, run
+from plures.engine.runner import Runner, prepare, run
 from plures.engine.settings import Settings
 from plures.engine.state import State
-from plures.engine.together import can_join, run_together
+from plures.engine.unseen import newcomers
 
 __all__ = [
     "Everyone",
@@ -22,16 +22,14 @@ __all__ = [
     "Served",
     "Settings",
     "State",
-    "Threat",
+    "AttackSummary",
     "Uniform",
     "Weighted",
-    "can_join",
     "chunked",
     "follow",
     "newcomers",
     "one_by_one",
     "prepare",
     "run",
-    "run_together",
     "vectorized",
 ]

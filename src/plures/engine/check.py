@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 
 from plures.data.federation import Federation
-from plures.engine.liars import check_liars
+from plures.engine.attackers import check_attackers
+from plures.engine.phases import least_rounds, spans_of
 from plures.engine.settings import Settings
-from plures.engine.state import least_rounds, phases
 from plures.errors import BadValue, Unsupported
 from plures.keys import root
-from plures.types import Method
+from plures.method import Method
 
 
 def check_kinds(method: Method, federation: Federation) -> None:
@@ -24,20 +24,22 @@ def check_kinds(method: Method, federation: Federation) -> None:
 
 
 def check_fit(method: Method, federation: Federation, settings: Settings) -> None:
-    """Refuse a method that these clients, rounds or liars are not for."""
+    """Refuse a method that these clients, rounds or attackers are not for."""
     federation.check_model(method.model)
-    if method.num_groups and (federation.group is None or federation.num_groups != method.num_groups):
+    if method.traits.num_groups and (federation.group is None or federation.num_groups != method.traits.num_groups):
         raise Unsupported(
-            f"this method reads {method.num_groups} planted groups; these clients have {federation.num_groups}"
+            f"this method reads {method.traits.num_groups} planted groups; these clients have {federation.num_groups}"
         )
-    if method.num_domains and (federation.domain is None or federation.num_domains != method.num_domains):
+    if method.traits.num_domains and (
+        federation.domain is None or federation.num_domains != method.traits.num_domains
+    ):
         raise Unsupported(
-            f"this method reads {method.num_domains} domains; these clients have {federation.num_domains or 'none'}"
+            f"this method reads {method.traits.num_domains} domains; these clients have {federation.num_domains or 'none'}"
         )
     if settings.rounds < least_rounds(method):
         others = least_rounds(method) - 1
         raise BadValue("rounds", settings.rounds, f"more than the {others} before and after the method's own")
-    check_liars(method, settings, federation.num_clients)
-    for phase in phases(method, settings.rounds):
+    check_attackers(method, settings, federation.num_clients)
+    for span in spans_of(method, settings.rounds):
         # What a start refuses (more clusters than clients, say) is refused before the first round of any phase.
-        jax.eval_shape(lambda key, phase=phase: phase.method.start(key, federation.num_clients), root(0))
+        jax.eval_shape(lambda key, span=span: span.method.start(key, federation.num_clients), root(0))

@@ -20,11 +20,16 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from plures import tree
+from plures.engine.identity import Identity
+from plures.engine.record import Record, Scores, Visits
 from plures.engine.state import State
 from plures.errors import BadFile
-from plures.records import Record, Scores, Visits
 
-VERSION = 1
+VERSION = 2
+OLD_PARTS = ("seed", "clients", "data")
+"""What version 1 of a checkpoint says of its run that can still be compared."""
+EARLIER = {"turns": "exchanges"}
+"""What version 1 called otherwise."""
 
 
 def save(folder: Path, state: State, record: Record, rows: list[Path], identity: Mapping[str, Any]) -> Path:
@@ -41,7 +46,7 @@ def save(folder: Path, state: State, record: Record, rows: list[Path], identity:
         _write_record(scratch, record)
         for file in rows:
             shutil.copyfile(file, scratch / file.name)
-        about = {"version": VERSION, "round": int(state.round), **identity}
+        about = {"version": VERSION, "round": int(state.round), "identity": dict(identity)}
         (scratch / "about.json").write_text(json.dumps(about))
         _to_disk(scratch)
         scratch.rename(final)
@@ -61,24 +66,33 @@ def latest(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def round_of(path: Path, identity: Mapping[str, Any]) -> int:
-    """The round a checkpoint was written after; another run's checkpoint is refused."""
+def round_of(path: Path, identity: Identity, *, but: tuple[str, ...] = (), old: bool = False) -> int:
+    """The round a checkpoint was written after; another run's checkpoint is refused.
+
+    Parts of the identity named in ``but`` may differ. ``old``: one of version 1, which says neither method nor model, is
+    read if seed, clients and data are the same.
+    """
     try:
         about = json.loads((path / "about.json").read_text())
-    except (OSError, ValueError) as error:
+        version, done = about["version"], int(about["round"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise BadFile(f"{path} is not a checkpoint: {error}") from error
-    if about.get("version") != VERSION:
-        raise BadFile(f"{path} has checkpoint version {about.get('version')}; this release reads {VERSION}")
-    for name, value in identity.items():
-        if about.get(name) != value:
-            raise BadFile(f"{path} belongs to a run with {name} {about.get(name)}, not {value}; use another folder")
-    return int(about["round"])
+    if version == 1 and old:
+        said = {name: str(about.get(name)) for name in OLD_PARTS}
+        Identity({name: identity.parts[name] for name in OLD_PARTS}).refuse_other(said, str(path))
+        return done
+    if version == 1:
+        raise BadFile(f"{path} was written by version 0.1, which did not note method and model; use another folder")
+    if version != VERSION or not isinstance(about.get("identity"), dict):
+        raise BadFile(f"{path} has checkpoint version {version}; this release reads {VERSION}")
+    identity.refuse_other(about["identity"], str(path), but=but)
+    return done
 
 
 def load(path: Path, template: Any) -> tuple[State, Record]:
     """The state and record of a checkpoint; ``template`` gives the structure."""
     try:
-        arrays = load_file(path / "state.safetensors")
+        arrays = _renamed(load_file(path / "state.safetensors"))
     except (OSError, SafetensorError) as error:
         raise BadFile(f"{path} is damaged: {error}") from error
     if (path / "rows-0.bin").exists():
@@ -88,10 +102,7 @@ def load(path: Path, template: Any) -> tuple[State, Record]:
     if missing or len(names) != len(arrays):
         raise BadFile(f"{path} was written by another method or model (it has no '{(missing or names)[0]}')")
     found = [_restored(arrays[name], leaf) for name, leaf in zip(names, leaves, strict=True)]
-    try:
-        return jax.tree.unflatten(jax.tree.structure(template), found), _read_record(path)
-    except Exception as error:
-        raise BadFile(f"the record in {path} is damaged: {error}") from error
+    return jax.tree.unflatten(jax.tree.structure(template), found), _read_record(path)
 
 
 def restore_rows(path: Path, folder: Path) -> None:
@@ -121,11 +132,22 @@ def _restored(array: np.ndarray, like: Any) -> Any:
 def _write_record(folder: Path, record: Record) -> None:
     record.table().write_parquet(folder / "scores.parquet")
     record.info_table().write_parquet(folder / "info.parquet")
-    past = [{**vars(one), "visits": one.visits.tolist(), "turns": one.turns.tolist()} for one in record.past]
+    past = [
+        {**vars(one), "visits": one.visits.tolist(), "exchanges": one.exchanges.tolist()} for one in record.past
+    ]
     (folder / "past.json").write_text(json.dumps(past))
 
 
 def _read_record(folder: Path) -> Record:
+    import polars as pl
+
+    try:
+        return _record_in(folder)
+    except (OSError, ValueError, KeyError, TypeError, StopIteration, pl.exceptions.PolarsError) as error:
+        raise BadFile(f"the record in {folder} is damaged: {error}") from error
+
+
+def _record_in(folder: Path) -> Record:
     import polars as pl
 
     scores = pl.read_parquet(folder / "scores.parquet")
@@ -137,8 +159,16 @@ def _read_record(folder: Path) -> Record:
         blocks.append(Scores(int(str(round_)), str(kind), str(split), uid, metrics))
     info = tuple(pl.read_parquet(folder / "info.parquet").iter_rows())
     past = json.loads((folder / "past.json").read_text())
-    visits = tuple(Visits(**{**one, **{name: np.array(one[name]) for name in ("visits", "turns")}}) for one in past)
-    return Record(tuple(blocks), info, visits)
+    return Record(tuple(blocks), info, tuple(_visits(_renamed(one)) for one in past))
+
+
+def _visits(found: dict[str, Any]) -> Visits:
+    return Visits(**{**found, **{name: np.array(found[name]) for name in ("visits", "exchanges")}})
+
+
+def _renamed(found: dict[str, Any]) -> dict[str, Any]:
+    """What was written under a name that version 0.1 had for it."""
+    return {EARLIER.get(name, name): value for name, value in found.items()}
 
 
 def _to_disk(folder: Path) -> None:

@@ -34,23 +34,23 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """Static facts: the most rows any client has per split, and whether all have equally many."""
 
     capacity: tuple[int, int, int]
     equal: tuple[bool, bool, bool]
 
 
-def layout_of(federation: Federation) -> Layout:
+def layout_of(federation: Federation) -> RowLayout:
     """The static facts of a federation."""
     most, least = federation.count.max(0), federation.count.min(0)
     high = (int(most[0]), int(most[1]), int(most[2]))
     same = most == least
-    return Layout(high, (bool(same[0]), bool(same[1]), bool(same[2])))
+    return RowLayout(high, (bool(same[0]), bool(same[1]), bool(same[2])))
 
 
 def on_device(federation: Federation) -> tuple[Arrays, Place]:
-    """The federation's numbers as device arrays (32-bit)."""
+    """The federation's examples as device arrays (32-bit), and where each client's lie, on the host."""
     if len(federation.x) >= 2**31:
         raise BadData(f"a federation may hold at most 2^31 examples, got {len(federation.x)}")
     none = np.full(federation.num_clients, -1)
@@ -58,7 +58,7 @@ def on_device(federation: Federation) -> tuple[Arrays, Place]:
     group = none if federation.group is None else federation.group
     numbers = (federation.start, federation.count, federation.uid, domain, group)
     return Arrays(_floats(federation.x), _floats(federation.y)), Place(
-        *(jnp.asarray(values, jnp.int32) for values in numbers)
+        *(np.asarray(values, np.int32) for values in numbers)  # type: ignore[arg-type]
     )
 
 
@@ -66,19 +66,19 @@ def _floats(values: np.ndarray) -> Array:
     return jnp.asarray(values, jnp.float32 if values.dtype.kind == "f" else jnp.int32)
 
 
-def rows(layout: Layout, arrays: Arrays, place: Place, split: int) -> Rows:
+def rows(layout: RowLayout, arrays: Arrays, place: Place, split: int) -> Rows:
     """One client's rows of one split."""
     capacity = layout.capacity[split]
     count = capacity if layout.equal[split] else place.sizes[split]
     return Rows(arrays.x, arrays.y, place.starts[split], count, capacity)
 
 
-def view(layout: Layout, arrays: Arrays, place: Place) -> Data:
+def view(layout: RowLayout, arrays: Arrays, place: Place) -> Data:
     """One client's data as a method sees them."""
     return Data(rows(layout, arrays, place, TRAIN), rows(layout, arrays, place, VALID), place.domain, place.group)
 
 
-def cut_out(layout: Layout, arrays: Arrays, place: Place) -> tuple[Arrays, Place]:
+def cut_out(layout: RowLayout, arrays: Arrays, place: Place) -> tuple[Arrays, Place]:
     """One client's rows alone, each split padded to its capacity with NaN (floats) or zeros (integers)."""
     starts = np.cumsum([0, *layout.capacity[:2]])
     parts = [_padded(arrays, place, split, layout.capacity[split]) for split in (TRAIN, VALID, TEST)]
@@ -97,7 +97,7 @@ def _padded(arrays: Arrays, place: Place, split: int, capacity: int) -> Arrays:
     return Arrays(cut(arrays.x), cut(arrays.y))
 
 
-def together(seen: Federation, unseen: Federation) -> Federation:
+def with_unseen(seen: Federation, unseen: Federation) -> Federation:
     """Both federations as one; examples are copied only if they are not shared already."""
 
     if (seen.shape, seen.task, seen.y.shape[1:]) != (unseen.shape, unseen.task, unseen.y.shape[1:]):

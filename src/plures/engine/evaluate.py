@@ -29,7 +29,7 @@ Measure: TypeAlias = Callable[[Setup, Arrays, Tree, Client], Any]
 
 def score(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Scores:
     """The scores of all the clients given."""
-    found: Scores = _measured(score_one, setup, arrays, server, clients)
+    found: Scores = measure_all(score_one, setup, arrays, server, clients)
     return found
 
 
@@ -38,11 +38,11 @@ def row_losses(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> d
 
     NaN where a client has no further row.
     """
-    found: dict[str, Array] = _measured(losses_one, setup, arrays, server, clients)
+    found: dict[str, Array] = measure_all(losses_one, setup, arrays, server, clients)
     return found
 
 
-def _measured(one: ClientFunction, setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Any:
+def measure_all(one: ClientFunction, setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Any:
     """One client's function for all of them, compiled unless the executor runs on the host."""
     if setup.executor.on_host:
         return setup.executor.run(one, setup, arrays, server, clients)
@@ -51,7 +51,7 @@ def _measured(one: ClientFunction, setup: Setup, arrays: Arrays, server: Tree, c
 
 @partial(jax.jit, static_argnums=0)
 def _compiled(one: ClientFunction, setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Any:
-    return setup.executor.run(one, setup.settled, arrays, server, clients)
+    return setup.executor.run(one, setup.member, arrays, server, clients)
 
 
 def losses_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> dict[str, Array]:
@@ -68,13 +68,20 @@ def losses_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> di
 @jax.jit
 def served(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Tree:
     """What one client predicts with, compiled once for all clients of a run."""
-    return serve_one(setup.settled, arrays, server, client)
+    return serve_one(setup.member, arrays, server, client)
+
+
+@jax.jit
+def served_to_all(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Tree:
+    """What every client predicts with, stacked on axis 0."""
+    now = setup.member
+    return jax.vmap(partial(serve_one, now, arrays, server))(clients)
 
 
 @jax.jit
 def predictions(setup: Setup, arrays: Arrays, server: Tree, clients: Client, probes: Array) -> Any:
     """What every client predicts for the same inputs, stacked on axis 0."""
-    now = setup.settled
+    now = setup.member
 
     def one(client: Client) -> Array:
         return now.method.predict(serve_one(now, arrays, server, client), probes)
@@ -86,8 +93,8 @@ def score_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Sco
     """One client's scores: what it is served and, where there is one, the model common to all."""
     method = setup.method
     served = {"personal": serve_one(setup, arrays, server, client)}
-    if method.common is not None:
-        served["global"] = method.common(method.offered(server, client.place.uid))
+    if method.views.common is not None:
+        served["global"] = method.views.common(method.offered(server, client.place.uid))
     found = {kind: _metrics(setup, arrays, client, one) for kind, one in served.items()}
     told = _facts(setup, arrays, server, client, served["personal"])
     return {**found, "facts": {"served": told}} if told else found
@@ -107,10 +114,10 @@ def _facts(setup: Setup, arrays: Arrays, server: Tree, client: Client, served: T
     method = setup.method
     found: dict[str, Array] = {}
     offer, private = method.offered(server, client.place.uid), private_of(setup, server, client)
-    if method.assign is not None:
-        found.update(method.assign(offer, private, view(setup.layout, arrays, client.place)))
-    if method.facts is not None:
-        found.update(method.facts(offer, private, served))
+    if method.views.assign is not None:
+        found.update(method.views.assign(offer, private, view(setup.layout, arrays, client.place)))
+    if method.views.facts is not None:
+        found.update(method.views.facts(offer, private, served))
     return {name: value.astype(jnp.float32) for name, value in found.items()}
 
 

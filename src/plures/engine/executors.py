@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plures import tree
-from plures.engine.clients import TRAIN, Arrays, Layout, cut_out
+from plures.engine.clients import TRAIN, Arrays, RowLayout, cut_out
 from plures.errors import BadValue, ClientFailure, UnknownChoice
 from plures.types import Tree
 
@@ -160,7 +160,7 @@ def _call(function: ClientFunction, setup: Any, arrays: Arrays, server: Tree, on
     return function(setup, arrays, server, one)
 
 
-def _account(function: Any, layout: Layout, one: Any, server: Tree, error: Exception) -> str:
+def _account(function: Any, layout: RowLayout, one: Any, server: Tree, error: Exception) -> str:
     stage = function.__name__.removesuffix("_one").replace("_", " ")
     rows = [int(n) for n in one.place.sizes]
     said = (str(error).splitlines() or ["no message"])[0]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -13,39 +15,18 @@ from jax import Array
 from plures import tree
 from plures.engine.clients import TEST, VALID
 from plures.engine.evaluate import row_losses, served
+from plures.engine.private_rows import DiskStore
+from plures.engine.record import Record
+from plures.engine.scoring import score_everyone
 from plures.engine.state import State
-from plures.engine.store import DiskStore
 from plures.errors import BadValue, UnknownChoice
-from plures.records import Record, Scores
+from plures.method import Report
 from plures.types import Tree
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from plures.engine.run import Runner
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is, for whoever shows it."""
-
-    round: int
-    rounds: int
-    num_bytes: int
-    metric: str
-    score: float | None
-    seconds: float
-    rounds_per_second: float
-    loss: float | None = None  # on valid rows, as the score
-
-
-def mean_known(found: Scores | None, metric: str, rows: np.ndarray) -> float | None:
-    """The mean of a metric over some clients that have one; None if no client has."""
-    if found is None or metric not in found.metrics:
-        return None
-    values = found.metrics[metric][rows]
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else None
+    from plures.engine.runner import Runner
 
 
 @dataclass(frozen=True)
@@ -70,15 +51,11 @@ class Run:
     record: Record
     seconds: float
 
-    @property
-    def notes(self) -> list[str]:
-        """Warnings of the method on how its training went, in plain words."""
-        return self.runner.notes(self.state)
-
-    @property
-    def told(self) -> list[str]:
-        """What the method tells of its result, in plain words."""
-        return self.runner.told(self.state)
+    @cached_property
+    def report(self) -> Report:
+        """What the method says of its training and its result, in plain words."""
+        report = self.runner.method.views.report
+        return Report() if report is None else report(jax.device_get(self.state.server))
 
     @property
     def num_bytes(self) -> int:
@@ -87,7 +64,7 @@ class Run:
 
     @property
     def clients(self) -> pl.DataFrame:
-        """A row per client: who it is, what it has, its final scores, its traffic; under attack, who lies."""
+        """A row per client: who it is, what it has, its final scores, its traffic; under attack, who attacks."""
         import polars as pl
 
         runner = self.runner
@@ -97,7 +74,7 @@ class Run:
             "uid": everyone.uid,
             "name": list(everyone.names),
             "seen": everyone.uid < num_seen,
-            **({"byzantine": runner.byzantine} if runner.byzantine.any() else {}),
+            **({"attacker": runner.attackers} if runner.attackers.any() else {}),
             "group": nothing if everyone.group is None else everyone.group,
             "train_rows": everyone.count[:, 0],
             "valid_rows": everyone.count[:, 1],
@@ -124,7 +101,7 @@ class Run:
         """
         runner = self.runner
         setup = runner.scoring(runner.setup(runner.phases[-1]))
-        found = runner.score(setup, self.state, self.store, row_losses)
+        found = score_everyone(runner, setup, self.state, self.store, row_losses)
         sizes = {"valid": runner.everyone.count[:, VALID], "test": runner.everyone.count[:, TEST]}
         return {
             split: [np.asarray(row[:number], float) for row, number in zip(found[split], counts, strict=True)]

@@ -15,13 +15,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
-from plures.engine.clients import TRAIN, Arrays, Layout, Place, view
+from plures.engine.clients import TRAIN, Arrays, Place, RowLayout, view
 from plures.engine.cohort import Cohort
 from plures.engine.executors import Executor
-from plures.engine.state import chain
+from plures.engine.phases import methods_of
 from plures.errors import ClientFailure
 from plures.keys import Purpose, derive
-from plures.types import Attack, Channel, Info, Key, Method, Tree
+from plures.method import Attack, Channel, Method
+from plures.types import Info, Key, Tree
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +45,11 @@ class Family:
 class Setup:
     """All that stays the same during a run; ``jit`` compiles once per setup, whatever its ``numbers`` are.
 
-    With a ``family`` the method is the one of these numbers, in a phase of theirs; compiled functions ask ``settled`` for it.
+    With a ``family`` the method is the one of these numbers, in a phase of theirs; compiled functions ask ``member`` for it.
     """
 
     method: Method
-    layout: Layout
+    layout: RowLayout
     executor: Executor
     cohort: Cohort
     channels: tuple[Channel, ...] = ()
@@ -58,11 +59,11 @@ class Setup:
     numbers: Tree = ()
 
     @property
-    def settled(self) -> Setup:
-        """The same with the method of these numbers."""
+    def member(self) -> Setup:
+        """The same for the member of the family that these numbers make."""
         if self.family is None:
             return self
-        made = chain(self.family.make(self.numbers))[self.phase]
+        made = methods_of(self.family.make(self.numbers))[self.phase]
         return replace(self, method=made, family=None, numbers=())
 
 
@@ -79,26 +80,26 @@ class Client(NamedTuple):
 def one_round(
     setup: Setup, arrays: Arrays, server: Tree, cohort: Client, key: Key, round_: Array
 ) -> tuple[Tree, Tree, Info, Array | int]:
-    """The server state and the cohort's private rows after one round, what was learned, how many turns it took."""
+    """The server state and the cohort's private rows after one round, what was learned, how many exchanges it took."""
     method, executor = setup.method, setup.executor
-    turns = method.turns(server) if callable(method.turns) else method.turns
+    exchanges = method.traits.exchanges(server) if callable(method.traits.exchanges) else method.traits.exchanges
 
-    def exchange(turn: Array | int, carry: tuple[Tree, Client, Info]) -> tuple[Tree, Client, Info]:
+    def exchange(number: Array | int, carry: tuple[Tree, Client, Info]) -> tuple[Tree, Client, Info]:
         server, cohort, _ = carry
         uploads, private, info = executor.run(train_one, setup, arrays, server, cohort)
         weights = cohort.place.sizes[:, TRAIN].astype(float)
-        server = _merge(setup, server, uploads, weights, cohort.place.uid, _channel_key(key, round_, turn))
+        server = _merge(setup, server, uploads, weights, cohort.place.uid, _channel_key(key, round_, number))
         return server, joined(cohort, private), info
 
-    server, cohort, info = _taken(setup, turns, exchange, (server, cohort, {}))
+    server, cohort, info = _exchanged(setup, exchanges, exchange, (server, cohort, {}))
     if method.settle is not None:
         private = executor.run(settle_one, setup, arrays, server, cohort)
         cohort = cohort._replace(private=private)
-    return server, cohort.private, info, turns
+    return server, cohort.private, info, exchanges
 
 
-def _channel_key(key: Key, round_: Array, turn: Array | int) -> Key:
-    return jax.random.fold_in(derive(key, Purpose.CHANNEL, round_), turn)
+def _channel_key(key: Key, round_: Array, number: Array | int) -> Key:
+    return jax.random.fold_in(derive(key, Purpose.CHANNEL, round_), number)
 
 
 def _merge(setup: Setup, server: Tree, uploads: Tree, weights: Array, uids: Array, key: Key) -> Tree:
@@ -118,10 +119,10 @@ def _merge(setup: Setup, server: Tree, uploads: Tree, weights: Array, uids: Arra
 def _through(
     channel: Channel, method: Method, server: Tree, key: Key, uploads: Tree, weights: Array, uids: Array
 ) -> tuple[Tree, Array]:
-    """What arrives through one channel; liars may say another thing to every receiver."""
-    if method.receivers is None or not isinstance(channel, Attack):
+    """What arrives through one channel; attackers may say another thing to every receiver."""
+    if method.traits.receivers is None or not isinstance(channel, Attack):
         return channel(key, uploads, weights, uids)
-    receivers = jax.vmap(partial(method.receivers, server))(uids)  # (clients, messages)
+    receivers = jax.vmap(partial(method.traits.receivers, server))(uids)  # (clients, messages)
 
     def one(message: Tree, to: Array) -> Tree:
         return channel.forge(key, message, weights, uids, to)
@@ -159,13 +160,13 @@ def joined(cohort: Client, private: Tree) -> Client:
     return cohort._replace(private=private, visits=cohort.visits.clip(1))
 
 
-def _taken(setup: Setup, turns: Array | int, exchange: Any, carry: Any) -> Any:
-    """What the turns of a round make of (server, cohort, info)."""
-    if setup.executor.on_host or (isinstance(turns, int) and turns == 1):
-        for turn in range(int(turns)):
-            carry = exchange(turn, carry)
+def _exchanged(setup: Setup, exchanges: Array | int, exchange: Any, carry: Any) -> Any:
+    """What the exchanges of a round make of (server, cohort, info)."""
+    if setup.executor.on_host or (isinstance(exchanges, int) and exchanges == 1):
+        for number in range(int(exchanges)):
+            carry = exchange(number, carry)
         return carry
     # A loop carries the same shapes from the start: nothing is known of the info, and nobody reads it.
     shapes = jax.eval_shape(lambda carry: exchange(0, carry), carry)[2]
     info = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes)
-    return jax.lax.fori_loop(0, turns, exchange, (*carry[:2], info))
+    return jax.lax.fori_loop(0, exchanges, exchange, (*carry[:2], info))

@@ -10,15 +10,25 @@ from typing import Any
 from plures.engine.cohort import Cohort
 from plures.engine.executors import Executor
 from plures.errors import BadValue, UnknownChoice
-from plures.types import Channel
+from plures.method import Channel
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """How a run is run; none of it but ``rounds``, ``seed``, ``cohort`` and ``channels`` changes results.
 
-    ``rounds`` counts all communication rounds, preludes included. ``store`` is "memory" or a folder for private
-    rows that do not fit. ``checkpoint`` is a folder; a run found there is resumed.
+    Args:
+        rounds: Communication rounds in all: warm-ups before training and a closing round after it count too.
+        seed: Seed of all randomness of the run: starts, cohorts, batches, noise.
+        cohort: Who takes part in a round: a number of clients drawn evenly, "weighted:10" for 10 drawn in proportion
+            to their rows, "all" or None for everyone.
+        channels: What happens to uploads on their way to the server, in this order: attacks, clipping, losses.
+        executor: How clients are computed: "vectorized" all at once, "chunked:8" eight at a time, "one_by_one", or
+            "auto", which picks by size and device.
+        eval_every: Rounds from one evaluation to the next; None evaluates at the end alone.
+        checkpoint: A folder in which the state is kept; a run found there is resumed. None keeps nothing.
+        checkpoint_every: Rounds from one checkpoint to the next; None saves at the end alone.
+        store: Where clients' private rows live: "memory", or a folder for those that do not fit.
     """
 
     rounds: int

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from plures import tree
+from plures.engine.phases import Span
 from plures.keys import Purpose, derive
-from plures.types import Key, Method, Prelude, Tree
+from plures.method import Method
+from plures.types import Key, Tree
 
 
 class State(NamedTuple):
@@ -19,47 +22,7 @@ class State(NamedTuple):
     server: Tree
     private: Tree
     visits: Array  # (clients,) rounds each client took part in since the method started
-    turns: Array  # (clients,) exchanges of these rounds
-
-
-class Phase(NamedTuple):
-    """A method and the rounds [start, stop) it is run for; ``entry`` is the prelude that leads to it.
-
-    ``main``: it is what the run is about, or closes it; only these phases are scored.
-    """
-
-    method: Method
-    start: int
-    stop: int
-    entry: Prelude | None
-    everyone: bool
-    main: bool
-
-
-def phases(method: Method, rounds: int) -> list[Phase]:
-    """A method's preludes, in order, and the method itself; ``rounds`` counts them all."""
-    link = method.prelude
-    if link is None:
-        return [Phase(method, 0, rounds, None, False, True)]
-    stop = rounds - link.leave if link.leave else least_rounds(link.method) - 1 + link.rounds
-    *early, last = phases(link.method, stop)
-    if not link.leave:
-        early = [one._replace(main=False) for one in early]
-    last = last._replace(everyone=link.everyone, main=bool(link.leave))
-    return [*early, last, Phase(method, stop, rounds, link, False, True)]
-
-
-def chain(method: Method) -> list[Method]:
-    """The methods of all phases: the preludes in order, and the method itself."""
-    return [method] if method.prelude is None else [*chain(method.prelude.method), method]
-
-
-def least_rounds(method: Method) -> int:
-    """The fewest rounds of a run in which every phase of the method has its rounds, or at least one."""
-    link = method.prelude
-    if link is None:
-        return 1
-    return least_rounds(link.method) + (link.leave or link.rounds)
+    exchanges: Array  # (clients,) exchanges of these rounds
 
 
 def first_state(method: Method, key: Key, num_clients: int, *, with_rows: bool = True) -> State:
@@ -68,21 +31,27 @@ def first_state(method: Method, key: Key, num_clients: int, *, with_rows: bool =
     return _state(method, server, 0, num_clients, with_rows)
 
 
-def next_state(phase: Phase, key: Key, before: State, *, with_rows: bool = True) -> State:
-    """The state with which a phase begins: the server state handed over, private rows anew."""
-    assert phase.entry is not None
+def next_state(span: Span, key: Key, before: State, *, with_rows: bool = True) -> State:
+    """The state with which a later phase begins: the server state handed over, private rows anew."""
     num_clients = len(before.visits)
-    fresh = phase.method.start(derive(key, Purpose.START, phase.start), num_clients)
-    server = phase.entry.hand_over(derive(key, Purpose.HAND_OVER, phase.start), fresh, before.server)
-    return _state(phase.method, server, phase.start, num_clients, with_rows)
+    fresh = span.method.start(derive(key, Purpose.START, span.start), num_clients)
+    server = span.phase.hand_over(derive(key, Purpose.HAND_OVER, span.start), fresh, before.server)
+    return _state(span.method, server, span.start, num_clients, with_rows)
 
 
 def _state(method: Method, server: Tree, round_: int, num_clients: int, with_rows: bool) -> State:
     """Arrays are copied: a method may put one array in two places, but a buffer can be given away only once."""
-    server = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, Array) else leaf, server)
+    server = jax.tree.map(_copied, server)
     rows = blank_rows(method, server, num_clients) if with_rows else ()
     nothing = jnp.zeros(num_clients, jnp.int32)
     return State(jnp.asarray(round_, jnp.int32), server, rows, nothing, nothing.copy())
+
+
+def _copied(leaf: Any) -> Any:
+    """A copy whose type is settled: ``jnp.full(n, 0.5)`` has a weak one, and the second round would compile again."""
+    if not isinstance(leaf, Array):
+        return leaf
+    return leaf.copy() if tree.is_key(leaf) else jnp.array(leaf, leaf.dtype)
 
 
 def blank_rows(method: Method, server: Tree, num_clients: int) -> Tree:

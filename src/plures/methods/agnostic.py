@@ -27,11 +27,13 @@ import optax
 from jax import Array
 
 from plures import tree
+from plures.aggregate.averaging import Averaging
 from plures.errors import BadValue, UnknownChoice
 from plures.local import mean_loss
+from plures.method import Method
 from plures.methods.fedavg import Server, fedavg
 from plures.registry import Limit, method
-from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
+from plures.types import Data, Info, Key, Model, Plan, Tree, Weights
 
 RULES = ("exponentiated", "projected", "fixed")
 
@@ -44,7 +46,7 @@ class Domains(NamedTuple):
     counts: Array  # (window, domains), the newest first
 
 
-class Report(NamedTuple):
+class DomainUpload(NamedTuple):
     """An update, whose domain it is from, and the loss there before training."""
 
     update: Weights
@@ -68,7 +70,18 @@ def agnostic(
     rule: str = "exponentiated",
     window: int = 1,
 ) -> Method:
-    """One global model for the worst mixture of domains; with ``num_domains=1`` domains are ignored."""
+    """One global model for the worst mixture of domains; with ``num_domains=1`` domains are ignored.
+
+    Args:
+        num_domains: How many domains the data have; their clients say which they belong to.
+        plan: How clients train locally.
+        server_lr: How far the server goes along the mean update: 1 is plain averaging, less damps it.
+        momentum: Share of the server's last step that is added to the next, in [0, 1); 0 is none.
+        domain_lr: Step size of the weights of domains towards high losses; 0 keeps them equal.
+        rule: How these weights move: "exponentiated" (times exp of the step), "projected" (onto the simplex) or
+            "fixed" (not at all).
+        window: Over how many of the last rounds the rows of a domain are counted.
+    """
     if rule not in RULES:
         raise UnknownChoice("rule", rule, RULES)
     if not 0 <= domain_lr < float("inf"):
@@ -76,7 +89,7 @@ def agnostic(
     for name, number in (("num_domains", num_domains), ("window", window)):
         if number < 1:
             raise BadValue(name, number, "1 or more")
-    base = fedavg(model, plan=plan, server_lr=server_lr, momentum=momentum)
+    base = fedavg(model, plan=plan, averaging=Averaging(server_lr=server_lr, momentum=momentum))
 
     def start(key: Key, num_clients: int) -> Domains:
         uniform = jnp.full(num_domains, 1.0 / num_domains)
@@ -85,29 +98,37 @@ def agnostic(
     def send(server: Domains, uid: Array) -> Weights:
         return base.send(server.base, uid)
 
-    def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Report, Tree, Info]:
+    def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[DomainUpload, Tree, Info]:
         update, private, info = base.train(key, shared, private, data)
         domain = jnp.clip(jnp.asarray(data.domain), 0, num_domains - 1)
-        return Report(update, domain, mean_loss(model, model.apply, shared, data.train)), private, info
+        return DomainUpload(update, domain, mean_loss(model, model.apply, shared, data.train)), private, info
 
-    def merge(server: Domains, uploads: Report, weights: Array, uids: Array) -> Domains:
+    def merge(server: Domains, uploads: DomainUpload, weights: Array, uids: Array) -> Domains:
         mine = jax.nn.one_hot(uploads.domain, num_domains) * weights[:, None]  # (clients, domains)
         counts = jnp.concatenate([mine.sum(0)[None], server.counts[:-1]])
-        pull = server.lam / jnp.maximum(counts.sum(0), 1e-9)  # read only for domains that are here
-        after = base.merge(server.base, uploads.update, mine @ pull, uids)
+        weight = server.lam / jnp.maximum(counts.sum(0), 1e-9)  # read only for domains that are here
+        after = base.merge(server.base, uploads.update, mine @ weight, uids)
         # A lost upload may hold anything: its weight 0 must win against NaN.
         losses = jnp.where(weights > 0, uploads.loss, 0.0) @ mine / jnp.maximum(mine.sum(0), 1e-9)
-        return Domains(after, moved(server.lam, losses, mine.sum(0) > 0, domain_lr, rule), counts)
+        return Domains(after, move_weights(server.lam, losses, mine.sum(0) > 0, domain_lr, rule), counts)
 
     told = num_domains if num_domains > 1 else 0
 
-    def trained(shared: Weights, private: Tree, upload: Report) -> Weights:
+    def model_after_training(shared: Weights, private: Tree, upload: DomainUpload) -> Weights:
         return tree.add(shared, upload.update)
 
-    return replace(base, start=start, send=send, train=train, merge=merge, trained=trained, num_domains=told)
+    return replace(
+        base,
+        start=start,
+        send=send,
+        train=train,
+        merge=merge,
+        views=replace(base.views, trained=model_after_training),
+        traits=replace(base.traits, num_domains=told),
+    )
 
 
-def moved(lam: Array, losses: Array, seen: Array, step: float, rule: str) -> Array:
+def move_weights(lam: Array, losses: Array, seen: Array, step: float, rule: str) -> Array:
     """The weights after one step towards high losses; domains not ``seen`` keep theirs, the others share the rest."""
     mass = jnp.where(seen, lam, 0.0).sum()
     if rule == "fixed":

@@ -12,35 +12,38 @@ from dataclasses import replace
 
 import jax
 
+from plures.aggregate.averaging import Averaging
 from plures.errors import BadValue
 from plures.local import near, sgd
+from plures.method import Method, keep_download
 from plures.methods.fedavg import fedavg
 from plures.registry import Limit, method
-from plures.types import Data, Info, Key, Method, Model, Plan, Weights, keep_download, untraced
+from plures.types import Data, Info, Key, Model, Plan, Weights, untraced
 
 
 @method(
     title="Ditto",
     paper="arXiv:2012.04221",
     degree="lam",
-    limits=[Limit("no pull: the own model trains alone", {"lam": 0.0}, same_served_as="local_only")],
+    limits=[Limit("no proximal term: the own model trains alone", {"lam": 0.0}, same_served_as="local_only")],
 )
 def ditto(
     model: Model,
     *,
     plan: Plan = Plan(),
     lam: float = 0.1,
-    server_lr: float = 1.0,
-    momentum: float = 0.0,
-    weighting: str = "examples",
-    aggregate: str = "mean",
+    averaging: Averaging = Averaging(),
 ) -> Method:
-    """Personal models regularized towards FedAvg's shared model, made by ``aggregate``."""
+    """Personal models regularized towards FedAvg's shared model, made by ``aggregate``.
+
+    Args:
+        plan: How clients train locally, the copy of the shared model and the own one alike.
+        lam: Strength of the proximal term that holds the own model near the shared one, in the unit of curvature: 0
+            trains alone, a large one (with steps that are short enough) serves the shared model.
+    """
     if untraced(lam) and not lam >= 0:
         raise BadValue("lam", lam, "0 or more")
-    base = fedavg(
-        model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting, aggregate=aggregate
-    )
+    base = fedavg(model, plan=plan, averaging=averaging)
 
     def train(key: Key, shared: Weights, own: Weights, data: Data) -> tuple[Weights, Weights, Info]:
         key_shared, key_own = jax.random.split(key)

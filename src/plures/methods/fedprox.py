@@ -11,35 +11,38 @@ from __future__ import annotations
 from dataclasses import replace
 
 from plures import tree
+from plures.aggregate.averaging import Averaging
 from plures.errors import BadValue
 from plures.local import near, sgd
+from plures.method import Method
 from plures.methods.fedavg import fedavg
 from plures.registry import Limit, method
-from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights, untraced
+from plures.types import Data, Info, Key, Model, Plan, Tree, Weights, untraced
 
 
 @method(
     title="FedProx",
     paper="arXiv:1812.06127",
     degree="lam",
-    limits=[Limit("no pull: plain FedAvg", {"lam": 0.0}, same_served_as="fedavg")],
+    limits=[Limit("no proximal term: plain FedAvg", {"lam": 0.0}, same_served_as="fedavg")],
 )
 def fedprox(
     model: Model,
     *,
     plan: Plan = Plan(),
     lam: float = 0.1,
-    server_lr: float = 1.0,
-    momentum: float = 0.0,
-    weighting: str = "examples",
-    aggregate: str = "mean",
+    averaging: Averaging = Averaging(),
 ) -> Method:
-    """One global model, made by ``aggregate``; local training is pulled towards it with strength ``lam``."""
+    """One global model, made by ``aggregate``; a proximal term holds local training near it.
+
+    Args:
+        plan: How clients train locally.
+        lam: Strength of the proximal term, in the unit of curvature: 0 is plain FedAvg, a large one hardly lets
+            clients move.
+    """
     if untraced(lam) and not lam >= 0:
         raise BadValue("lam", lam, "0 or more")
-    base = fedavg(
-        model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting, aggregate=aggregate
-    )
+    base = fedavg(model, plan=plan, averaging=averaging)
 
     def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Weights, Tree, Info]:
         own, info = sgd(key, shared, data, plan, near(model, shared, lam))

@@ -17,11 +17,12 @@ from jax import Array
 
 from plures.errors import BadValue
 from plures.local import begin, descend, num_steps, objective, sgd
+from plures.method import Method, Traits
 from plures.registry import Limit, method
-from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
+from plures.types import Data, Info, Key, Model, Plan, Tree, Weights
 
 
-class Own(NamedTuple):
+class OwnModel(NamedTuple):
     """A client's model and whether it has been trained."""
 
     weights: Weights
@@ -34,7 +35,13 @@ class Own(NamedTuple):
     limits=[Limit("a single client: FedAvg is training alone", same_served_as="fedavg", world="one_client")],
 )
 def local_only(model: Model, *, plan: Plan = Plan(), newcomer_epochs: int = 100) -> Method:
-    """Each client's own model, trained on its own rows alone."""
+    """Each client's own model, trained on its own rows alone.
+
+    Args:
+        plan: How clients train locally.
+        newcomer_epochs: Epochs for which a client that never trained does so before it is served; 0 serves the model as
+            it was drawn.
+    """
     if newcomer_epochs < 0:
         raise BadValue("newcomer_epochs", newcomer_epochs, "0 or more")
     alone = replace(plan, epochs=newcomer_epochs, steps=None)
@@ -42,17 +49,17 @@ def local_only(model: Model, *, plan: Plan = Plan(), newcomer_epochs: int = 100)
     def start(key: Key, num_clients: int) -> Weights:
         return model.init(key)
 
-    def join(key: Key, first: Weights) -> Own:
-        return Own(first, jnp.asarray(False))
+    def join(key: Key, first: Weights) -> OwnModel:
+        return OwnModel(first, jnp.asarray(False))
 
-    def train(key: Key, download: Tree, own: Own, data: Data) -> tuple[Tree, Own, Info]:
+    def train(key: Key, download: Tree, own: OwnModel, data: Data) -> tuple[Tree, OwnModel, Info]:
         weights, info = sgd(key, own.weights, data, plan, objective(model))
-        return (), Own(weights, jnp.asarray(True)), info
+        return (), OwnModel(weights, jnp.asarray(True)), info
 
     def merge(server: Weights, uploads: Tree, weights: Array, uids: Array) -> Weights:
         return server
 
-    def serve(key: Key, first: Weights, own: Own, data: Data) -> Weights:
+    def serve(key: Key, first: Weights, own: OwnModel, data: Data) -> Weights:
         steps = jnp.where(own.trained, 0, num_steps(data.train, alone))
         done = descend(key, begin(own.weights, alone), data.train, alone, objective(model), stop=steps)
         return done.weights
@@ -68,6 +75,5 @@ def local_only(model: Model, *, plan: Plan = Plan(), newcomer_epochs: int = 100)
         serve=serve,
         predict=model.apply,
         plan=plan,
-        full_cohort=True,
-        norm="local",
+        traits=Traits(full_cohort=True, norm="local"),
     )

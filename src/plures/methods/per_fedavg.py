@@ -28,11 +28,13 @@ import optax
 from jax import Array
 
 from plures import tree
+from plures.aggregate.averaging import Averaging
 from plures.errors import BadValue, UnknownChoice
 from plures.local import Descent, Loss, begin, descend, draw, num_steps, objective
+from plures.method import Method
 from plures.methods.fedavg import fedavg
 from plures.registry import Limit, method
-from plures.types import Batch, Data, Info, Key, Method, Model, Plan, Tree, Weights, untraced
+from plures.types import Batch, Data, Info, Key, Model, Plan, Tree, Weights, untraced
 
 GRADIENTS = {"first_order": 2, "hessian_free": 4, "exact": 4}
 """The variants, and about how many gradients one step of each costs."""
@@ -52,14 +54,17 @@ def per_fedavg(
     variant: str = "hessian_free",
     delta: float = 1e-3,
     steps: int = 1,
-    server_lr: float = 1.0,
-    momentum: float = 0.0,
-    weighting: str = "examples",
-    aggregate: str = "mean",
+    averaging: Averaging = Averaging(),
 ) -> Method:
     """A shared model trained to be adapted by a gradient step, and served after ``steps`` of them.
 
-    ``inner_lr`` is a, the size of that step, by default the plan's step size; the plan itself is how F_k is descended.
+    Args:
+        plan: How clients descend the loss after a step, the objective of the shared model.
+        inner_lr: Size of that step; None is the plan's step size, 0 is plain FedAvg.
+        variant: How the Hessian in the gradient is treated: "first_order" (left out; two gradients a step),
+            "hessian_free" (by a difference of gradients; four) or "exact" (by differentiating twice; about four).
+        delta: Length of that difference over that of the direction, for "hessian_free".
+        steps: Full-batch steps a client makes before it is served; 0 serves the shared model.
     """
     rate = plan.lr if inner_lr is None else inner_lr
     if untraced(rate) and not 0 <= rate < float("inf"):
@@ -70,10 +75,8 @@ def per_fedavg(
         raise BadValue("delta", delta, "a positive number")
     if steps < 0:
         raise BadValue("steps", steps, "0 or more")
-    base = fedavg(
-        model, plan=plan, server_lr=server_lr, momentum=momentum, weighting=weighting, aggregate=aggregate
-    )
-    ahead, loss, optimizer = Ahead(rate, variant, delta), objective(model), plan.optimizer(plan.lr)
+    base = fedavg(model, plan=plan, averaging=averaging)
+    ahead, loss, optimizer = LookAhead(rate, variant, delta), objective(model), plan.optimizer(plan.lr)
 
     def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Weights, Tree, Info]:
         *keys_rows, key_model = jax.random.split(key, 4)
@@ -81,7 +84,7 @@ def per_fedavg(
 
         def step(index: Array, now: Descent) -> Descent:
             batches = [draw(one, data.train, plan, index) for one in keys_rows]
-            value, stats, grads = ahead.slope(loss, jax.random.fold_in(key_model, index), now.weights, batches)
+            value, stats, grads = ahead.gradient(loss, jax.random.fold_in(key_model, index), now.weights, batches)
             updates, state = optimizer.update(grads, now.optimizer, now.weights.params)
             return Descent(
                 Weights(optax.apply_updates(now.weights.params, updates), stats), state, now.loss + value
@@ -103,36 +106,36 @@ def per_fedavg(
 
 
 @dataclass(frozen=True)
-class Ahead:
+class LookAhead:
     """The loss after a step of size ``rate``, and how the Hessian in its gradient is treated."""
 
     rate: float
     variant: str
     delta: float
 
-    def slope(self, loss: Loss, key: Key, weights: Weights, batches: list[Batch]) -> tuple[Array, Tree, Tree]:
+    def gradient(self, loss: Loss, key: Key, weights: Weights, batches: list[Batch]) -> tuple[Array, Tree, Tree]:
         """The loss after the step, the statistics of the pass at ``weights``, and the gradient by its params.
 
         ``batches`` are those of the step, of the loss after it, and of the Hessian.
         """
         keys = jax.random.split(key, 3)
 
-        def slope_at(params: Tree, place: int) -> Any:
+        def gradient_at(params: Tree, index: int) -> Any:
             def value(params: Tree) -> tuple[Array, Tree]:
-                return loss(keys[place], weights._replace(params=params), batches[place])
+                return loss(keys[index], weights._replace(params=params), batches[index])
 
             return jax.value_and_grad(value, has_aux=True)(params)
 
-        def bent(along: Tree) -> Tree:
+        def curve(along: Tree) -> Tree:
             """The Hessian times a direction."""
             here = weights.params
             if self.variant == "exact":
-                return jax.vjp(lambda params: slope_at(params, 2)[1], here)[1](along)[0]
-            up, down = (slope_at(tree.step(here, sign * self.delta, along), 2)[1] for sign in (1, -1))
+                return jax.vjp(lambda params: gradient_at(params, 2)[1], here)[1](along)[0]
+            up, down = (gradient_at(tree.step(here, sign * self.delta, along), 2)[1] for sign in (1, -1))
             return tree.scale(0.5 / self.delta, tree.subtract(up, down))
 
-        (_, stats), first = slope_at(weights.params, 0)
-        (value, _), after = slope_at(tree.step(weights.params, -self.rate, first), 1)
+        (_, stats), first = gradient_at(weights.params, 0)
+        (value, _), after = gradient_at(tree.step(weights.params, -self.rate, first), 1)
         if self.variant == "first_order":
             return value, stats, after
-        return value, stats, tree.step(after, -self.rate, bent(after))
+        return value, stats, tree.step(after, -self.rate, curve(after))

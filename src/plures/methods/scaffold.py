@@ -19,15 +19,16 @@ import optax
 from jax import Array
 
 from plures import tree
-from plures.aggregate import averaging
+from plures.aggregate.averaging import Aggregation, Averaging
 from plures.errors import Unsupported
 from plures.local import num_steps, objective, sgd
+from plures.method import Method
 from plures.methods.fedavg import Server, fedavg, key_now
 from plures.registry import Limit, method
-from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights
+from plures.types import Data, Info, Key, Model, Plan, Tree, Weights
 
 
-class Controlled(NamedTuple):
+class ScaffoldServer(NamedTuple):
     """FedAvg's server, everyone's mean control and the number of clients."""
 
     shared: Server
@@ -35,7 +36,7 @@ class Controlled(NamedTuple):
     num_clients: Array
 
 
-class Message(NamedTuple):
+class ControlledModel(NamedTuple):
     """The shared model and everyone's control; or the changes of both."""
 
     weights: Weights
@@ -51,50 +52,51 @@ def scaffold(
     model: Model,
     *,
     plan: Plan = Plan(),
-    server_lr: float = 1.0,
-    weighting: str = "uniform",
-    aggregate: str = "mean",
+    averaging: Averaging = Averaging(weighting="uniform"),
 ) -> Method:
     """One global model by SGD with control variates against client drift.
 
     ``aggregate`` takes the updates and the changes of the controls each by themselves: their scales differ.
+
+    Args:
+        plan: How clients train locally: by plain SGD, whose gradients are corrected.
     """
     if plan.optimizer is not optax.sgd:
         raise Unsupported("scaffold corrects plain SGD steps; use a plan with optimizer=optax.sgd")
-    base = fedavg(model, plan=plan, server_lr=server_lr, weighting=weighting, aggregate=aggregate)
-    average = averaging(aggregate, "uniform")
+    base = fedavg(model, plan=plan, averaging=averaging)
+    average = Aggregation(weighting="uniform", aggregate=averaging.aggregate).aggregator
 
-    def start(key: Key, num_clients: int) -> Controlled:
+    def start(key: Key, num_clients: int) -> ScaffoldServer:
         shared = base.start(key, num_clients)
-        return Controlled(shared, tree.zeros_like(shared.weights.params), jnp.asarray(float(num_clients)))
+        return ScaffoldServer(shared, tree.zeros_like(shared.weights.params), jnp.asarray(float(num_clients)))
 
-    def send(server: Controlled, uid: Array) -> Message:
-        return Message(server.shared.weights, server.control)
+    def send(server: ScaffoldServer, uid: Array) -> ControlledModel:
+        return ControlledModel(server.shared.weights, server.control)
 
-    def join(key: Key, download: Message) -> Tree:
+    def join(key: Key, download: ControlledModel) -> Tree:
         return tree.zeros_like(download.control)
 
-    def train(key: Key, download: Message, own: Tree, data: Data) -> tuple[Message, Tree, Info]:
+    def train(key: Key, download: ControlledModel, own: Tree, data: Data) -> tuple[ControlledModel, Tree, Info]:
         shared, control = download
         drift = tree.subtract(control, own)
 
-        def corrected(grads: Tree, params: Tree) -> Tree:
+        def correct(grads: Tree, params: Tree) -> Tree:
             return tree.add(grads, drift)
 
-        moved, info = sgd(key, shared, data, plan, objective(model), adjust=corrected)
+        moved, info = sgd(key, shared, data, plan, objective(model), adjust=correct)
         steps = jnp.asarray(num_steps(data.train, plan), jnp.float32)
-        slope = tree.scale(1 / (plan.lr * jnp.maximum(steps, 1)), tree.subtract(shared.params, moved.params))
-        change = tree.choose(steps > 0, tree.subtract(slope, control), tree.zeros_like(control))
-        return Message(tree.subtract(moved, shared), change), tree.add(own, change), info
+        gradient = tree.scale(1 / (plan.lr * jnp.maximum(steps, 1)), tree.subtract(shared.params, moved.params))
+        change = tree.choose(steps > 0, tree.subtract(gradient, control), tree.zeros_like(control))
+        return ControlledModel(tree.subtract(moved, shared), change), tree.add(own, change), info
 
-    def merge(server: Controlled, uploads: Message, weights: Array, uids: Array) -> Controlled:
+    def merge(server: ScaffoldServer, uploads: ControlledModel, weights: Array, uids: Array) -> ScaffoldServer:
         shared = base.merge(server.shared, uploads.weights, weights, uids)
         heard = (weights > 0).astype(weights.dtype)
         change = average(uploads.control, heard, uids, key_now(server.shared))
         step = tree.scale(heard.sum() / server.num_clients, change)
-        return Controlled(shared, tree.add(server.control, step), server.num_clients)
+        return ScaffoldServer(shared, tree.add(server.control, step), server.num_clients)
 
-    def serve(key: Key, download: Message, own: Any, data: Data) -> Weights:
+    def serve(key: Key, download: ControlledModel, own: Any, data: Data) -> Weights:
         return download.weights
 
     return replace(
@@ -105,6 +107,6 @@ def scaffold(
         train=train,
         merge=merge,
         serve=serve,
-        common=lambda download: download.weights,
-        trained=None,  # its controls are messages about all of the model
+        # Its controls are messages about all of the model, so no part of it can be kept private.
+        views=replace(base.views, common=lambda download: download.weights, trained=None),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -27,6 +28,12 @@ class Task:
     metrics: Mapping[str, Metric]
     score: str
     higher_is_better: bool
+
+    @property
+    def of_model(self) -> dict[str, Any]:
+        """What a model takes from its task."""
+        names = ("loss", "metrics", "score", "higher_is_better")
+        return {"task": self.name, **{name: getattr(self, name) for name in names}}
 
 
 def cross_entropy(outputs: Array, y: Array) -> Array:
@@ -60,36 +67,16 @@ def _binary(loss: Callable[[Array, Array], Array]) -> Task:
     return Task("binary", loss, found, "accuracy", True)
 
 
-CLASSIFICATION = Task(
-    "classification",
-    cross_entropy,
-    {"accuracy": m.mean_of(m.hits), "loss": m.mean_of(cross_entropy)},
-    "accuracy",
-    True,
-)
-SEQUENCE = Task(
-    "sequence",
-    cross_entropy,
-    {"accuracy": m.mean_of(m.hits), "loss": m.mean_of(cross_entropy), "perplexity": m.exp_of(cross_entropy)},
-    "accuracy",
-    True,
-)
-BINARY = _binary(logistic_loss)
-MARGIN = _binary(squared_hinge_loss)
-REGRESSION = Task(
-    "regression",
-    half_squared_error,
-    {"rmse": m.root_of(_twice), "loss": m.mean_of(half_squared_error)},
-    "rmse",
-    False,
-)
-DENSITY = Task(
-    "density",
-    cross_entropy,
-    {"loss": m.mean_of(cross_entropy), "perplexity": m.exp_of(cross_entropy)},
-    "loss",
-    False,
-)
+_LOSS = {"loss": m.mean_of(cross_entropy)}
+_ACCURACY = {"accuracy": m.mean_of(m.hits)} | _LOSS
+_PERPLEXITY = {"perplexity": m.exp_of(cross_entropy)}
+_ERRORS = {"rmse": m.root_of(_twice), "loss": m.mean_of(half_squared_error)}
+
+CLASSIFICATION = Task("classification", cross_entropy, _ACCURACY, "accuracy", True)
+SEQUENCE = Task("sequence", cross_entropy, _ACCURACY | _PERPLEXITY, "accuracy", True)
+BINARY, MARGIN = _binary(logistic_loss), _binary(squared_hinge_loss)
+REGRESSION = Task("regression", half_squared_error, _ERRORS, "rmse", False)
+DENSITY = Task("density", cross_entropy, _LOSS | _PERPLEXITY, "loss", False)
 
 
 def from_functions(
@@ -117,20 +104,15 @@ def from_functions(
     def featured(key: Key, weights: Weights, x: Array, mask: Array) -> tuple[Array, Array, Tree]:
         # Compiled together, what the outputs and the features have in common is computed once.
         outputs, stats = train_pass(key, weights, x, mask)
-        if train_features is not None:
-            return outputs, train_features(key, weights.params, x), stats
         assert features is not None
-        return outputs, features(weights.params, x), stats
+        found = features(weights.params, x) if train_features is None else train_features(key, weights.params, x)
+        return outputs, found, stats
 
     return Model(
         init=lambda key: Weights(init(key)),
         apply=lambda weights, x: apply(weights.params, x),
         forward=train_pass,
-        loss=task.loss,
-        metrics=task.metrics,
-        score=task.score,
-        higher_is_better=task.higher_is_better,
-        task=task.name,
+        **task.of_model,
         parts={name: tuple(f"params/{p}" for p in patterns) for name, patterns in (parts or {}).items()},
         features=None if features is None else lambda weights, x: features(weights.params, x),
         featured=None if features is None else featured,
@@ -156,59 +138,77 @@ def from_flax(
     the inputs (integers for embeddings). ``features`` names a module method that returns penultimate activations, and
     which the module calls to predict.
     """
-    takes_mask = "mask" in inspect.signature(type(module).__call__).parameters
     if features is not None and not hasattr(module, features):
         raise UnknownChoice("method of the module", features, _methods_of(module))
-
-    def init(key: Key) -> Weights:
-        variables = module.init(key, jnp.zeros((1, *shape), dtype), train=False)
-        return Weights(variables["params"], variables.get("batch_stats", {}))
-
-    if not takes_mask and jax.tree.leaves(jax.eval_shape(init, jax.random.key(0)).stats):
+    passes = FlaxPasses(module, shape, features, dtype)
+    if not passes.takes_mask and jax.tree.leaves(jax.eval_shape(passes.init, jax.random.key(0)).stats):
         raise Unsupported(
             "a module with batch norm must take `mask` and pass it on (nn.BatchNorm(...)(x, mask=mask)), "
             "so that repeated rows of short batches do not count"
         )
+    return Model(
+        init=passes.init,
+        apply=lambda weights, x: passes.call(weights, x, train=False),
+        forward=passes.forward,
+        **task.of_model,
+        parts={"norm": _norm_patterns(passes.init), **(parts or {})},
+        features=None if features is None else passes.penultimate,
+        featured=None if features is None else passes.featured,
+    )
 
-    def call(weights: Weights, x: Array, **options: Any) -> Any:
-        return module.apply({"params": weights.params, "batch_stats": weights.stats}, x, **options)
 
-    def forward(key: Key, weights: Weights, x: Array, mask: Array) -> tuple[Array, Tree]:
-        extra = {"mask": mask} if takes_mask else {}
-        outputs, changed = call(weights, x, train=True, rngs={"dropout": key}, mutable=["batch_stats"], **extra)
+@dataclass(frozen=True, eq=False)
+class FlaxPasses:
+    """The passes of a flax.linen module; ``features`` is its method that returns the inputs of the last layer."""
+
+    module: Any
+    shape: tuple[int, ...]
+    features: str | None
+    dtype: Any
+
+    @cached_property
+    def takes_mask(self) -> bool:
+        """Whether the module is told which rows count."""
+        return "mask" in inspect.signature(type(self.module).__call__).parameters
+
+    def init(self, key: Key) -> Weights:
+        """New weights."""
+        variables = self.module.init(key, jnp.zeros((1, *self.shape), self.dtype), train=False)
+        return Weights(variables["params"], variables.get("batch_stats", {}))
+
+    def call(self, weights: Weights, x: Array, **options: Any) -> Any:
+        """The module with these weights."""
+        return self.module.apply({"params": weights.params, "batch_stats": weights.stats}, x, **options)
+
+    def train(self, key: Key, weights: Weights, x: Array, mask: Array, **options: Any) -> tuple[Array, Tree]:
+        """A training pass: the outputs, and all variables that it changed."""
+        extra = {"mask": mask} if self.takes_mask else {}
+        return self.call(weights, x, train=True, rngs={"dropout": key}, **options, **extra)
+
+    def forward(self, key: Key, weights: Weights, x: Array, mask: Array) -> tuple[Array, Tree]:
+        """A training pass: outputs and new statistics."""
+        outputs, changed = self.train(key, weights, x, mask, mutable=["batch_stats"])
         return outputs, changed.get("batch_stats", weights.stats)
 
-    def featured(key: Key, weights: Weights, x: Array, mask: Array) -> tuple[Array, Array, Tree]:
-        extra = {"mask": mask} if takes_mask else {}
-        outputs, changed = call(
+    def featured(self, key: Key, weights: Weights, x: Array, mask: Array) -> tuple[Array, Array, Tree]:
+        """A training pass: outputs, features and new statistics."""
+        outputs, changed = self.train(
+            key,
             weights,
             x,
-            train=True,
-            rngs={"dropout": key},
+            mask,
             mutable=["batch_stats", "intermediates"],
-            capture_intermediates=lambda layer, name: layer.path == () and name == features,
-            **extra,
+            capture_intermediates=lambda layer, name: layer.path == () and name == self.features,
         )
-        if features not in changed["intermediates"]:
-            raise Unsupported(f"the module does not call its method {features}, which is to return its features")
-        return outputs, changed["intermediates"][features][0], changed.get("batch_stats", weights.stats)
+        if self.features not in changed["intermediates"]:
+            raise Unsupported(
+                f"the module does not call its method {self.features}, which is to return its features"
+            )
+        return outputs, changed["intermediates"][self.features][0], changed.get("batch_stats", weights.stats)
 
-    def penultimate(weights: Weights, x: Array) -> Array:
-        return call(weights, x, method=features, train=False)
-
-    return Model(
-        init=init,
-        apply=lambda weights, x: call(weights, x, train=False),
-        forward=forward,
-        loss=task.loss,
-        metrics=task.metrics,
-        score=task.score,
-        higher_is_better=task.higher_is_better,
-        task=task.name,
-        parts={"norm": _norm_patterns(init), **(parts or {})},
-        features=None if features is None else penultimate,
-        featured=None if features is None else featured,
-    )
+    def penultimate(self, weights: Weights, x: Array) -> Array:
+        """The inputs of the last layer, in evaluation mode."""
+        return self.call(weights, x, method=self.features, train=False)
 
 
 def _norm_patterns(init: Callable[[Key], Weights]) -> tuple[str, ...]:

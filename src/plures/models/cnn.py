@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import registry
-from plures.errors import BadValue
 from plures.models.build import CLASSIFICATION, from_functions
-from plures.models.conv import conv2d, dropout, max_pool2
+from plures.models.conv import check_image, conv2d, dropout, max_pool2
 from plures.types import Key, Model, Tree
 
 FIRST, SECOND, WIDE = 32, 64, 128
@@ -25,9 +24,13 @@ FIRST, SECOND, WIDE = 32, 64, 128
 def emnist_cnn(
     shape: tuple[int, ...], num_outputs: int, *, keep_pooled: float = 0.75, keep_dense: float = 0.5
 ) -> Model:
-    """Two convolutions, a dense layer and a head, with dropout in training."""
-    if len(shape) not in (2, 3) or min(shape[:2]) < 6:
-        raise BadValue("shape", shape, "an image (height, width) or (height, width, channels), 6x6 or larger")
+    """Two convolutions, a dense layer and a head, with dropout in training.
+
+    Args:
+        keep_pooled: Share of the pooled activations that dropout keeps in a training pass; 1 drops none.
+        keep_dense: Share of the dense layer's activations that dropout keeps in a training pass; 1 drops none.
+    """
+    check_image(shape, 6)
     height, width, channels = (*shape, 1)[:3]
     pooled = ((height - 4) // 2) * ((width - 4) // 2) * SECOND
 

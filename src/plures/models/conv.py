@@ -123,3 +123,10 @@ def _pool_backward(saved: tuple[Array, Array], grad: Array) -> tuple[Array]:
 
 
 _pool.defvjp(_pool_forward, _pool_backward)
+
+
+def check_image(shape: tuple[int, ...], smallest: int) -> None:
+    """Refuse a shape that is no image, or one less than ``smallest`` high or wide."""
+    if len(shape) not in (2, 3) or min(shape) < 1 or min(shape[:2]) < smallest:
+        wanted = f"an image (height, width) or (height, width, channels), {smallest}x{smallest} or larger"
+        raise BadValue("shape", shape, wanted)

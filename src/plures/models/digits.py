@@ -6,37 +6,13 @@ the first two convolutions: 14,219,210 parameters and 5,632 running statistics f
 
 from __future__ import annotations
 
-import jax
-from flax import linen as nn
-from jax import Array
-
 from plures import registry
 from plures.errors import BadValue
 from plures.models.build import CLASSIFICATION
-from plures.models.conv import max_pool2
-from plures.models.layers import BatchNorm, Conv, check_image, dense, headed, image
+from plures.models.conv import check_image
 from plures.types import Model
 
 WIDTHS = (64, 64, 128, 2048, 512)
-
-
-class Digits(nn.Module):
-    """Three convolutions and two dense layers of these ``widths``."""
-
-    widths: tuple[int, ...]
-
-    @nn.compact
-    def __call__(self, x: Array, train: bool, mask: Array | None = None) -> Array:
-        """Images -> features as many as the last width."""
-        x = image(x)
-        for i, width in enumerate(self.widths[:3]):
-            x = BatchNorm()(Conv(width, (5, 5))(x), train, mask)
-            # ReLU after the pool: the same numbers, a quarter of the work.
-            x = jax.nn.relu(max_pool2(x) if i < 2 else x)
-        x = x.reshape(x.shape[0], -1)
-        for width in self.widths[3:]:
-            x = jax.nn.relu(BatchNorm()(dense(width)(x), train, mask))
-        return x
 
 
 @registry.model(title="Digits CNN", paper="arXiv:2102.07623")
@@ -49,12 +25,19 @@ def digits_cnn(shape: tuple[int, ...], num_outputs: int) -> Model:
 def digits_cnn_small(
     shape: tuple[int, ...], num_outputs: int, *, widths: tuple[int, ...] = (4, 8, 16, 64, 32)
 ) -> Model:
-    """The digits CNN with fewer channels, for a CPU; ``widths`` of three convolutions and two dense layers."""
+    """The digits CNN with fewer channels, for a CPU; ``widths`` of three convolutions and two dense layers.
+
+    Args:
+        widths: Channels of the three convolutions, then widths of the two dense layers; the published model has
+            64x64x128x2048x512.
+    """
     if len(widths) != 5 or min(widths) < 1:
         raise BadValue("widths", widths, "five positive numbers")
     return _digits(shape, num_outputs, widths)
 
 
 def _digits(shape: tuple[int, ...], num_outputs: int, widths: tuple[int, ...]) -> Model:
+    from plures.models import networks
+
     check_image(shape, 4)
-    return headed(Digits(tuple(widths)), shape, num_outputs, CLASSIFICATION)
+    return networks.with_head(networks.DigitsBody(tuple(widths)), shape, num_outputs, CLASSIFICATION)

@@ -66,31 +66,56 @@ def _linear(
 
 @registry.model(title="Softmax regression")
 def softmax(shape: tuple[int, ...], num_outputs: int, *, ridge: float = 0.0) -> Model:
-    """A linear classifier with cross-entropy."""
+    """A linear classifier with cross-entropy.
+
+    Args:
+        ridge: Strength of the penalty (ridge / 2) |params|^2 on the training loss; 0 has none, larger ones draw all
+            parameters, intercepts too, towards 0.
+    """
     return _linear(shape, num_outputs, CLASSIFICATION, ridge)
 
 
 @registry.model(title="Least squares")
 def least_squares(shape: tuple[int, ...], num_outputs: int = 1, *, ridge: float = 0.0) -> Model:
-    """A linear regression with half the squared error; one number per row where ``num_outputs`` is 1."""
+    """A linear regression with half the squared error; one number per row where ``num_outputs`` is 1.
+
+    Args:
+        ridge: Strength of the penalty (ridge / 2) |params|^2 on the training loss; 0 has none, larger ones draw all
+            parameters, intercepts too, towards 0.
+    """
     return _linear(shape, None if num_outputs == 1 else num_outputs, REGRESSION, ridge, MOMENTS)
 
 
 @registry.model(title="Logistic regression")
 def logistic(shape: tuple[int, ...], num_outputs: int = 2, *, ridge: float = 0.0) -> Model:
-    """A linear classifier of two classes with one output."""
+    """A linear classifier of two classes with one output.
+
+    Args:
+        ridge: Strength of the penalty (ridge / 2) |params|^2 on the training loss; 0 has none, larger ones draw all
+            parameters, intercepts too, towards 0.
+    """
     return _linear(shape, None, BINARY, ridge)
 
 
 @registry.model(title="Squared hinge")
 def squared_hinge(shape: tuple[int, ...], num_outputs: int = 2, *, ridge: float = 0.0) -> Model:
-    """A linear classifier of two classes with the squared hinge loss."""
+    """A linear classifier of two classes with the squared hinge loss.
+
+    Args:
+        ridge: Strength of the penalty (ridge / 2) |params|^2 on the training loss; 0 has none, larger ones draw all
+            parameters, intercepts too, towards 0.
+    """
     return _linear(shape, None, MARGIN, ridge)
 
 
 @registry.model(title="Categorical density")
 def density(shape: tuple[int, ...], num_outputs: int, *, ridge: float = 0.0) -> Model:
-    """A distribution over symbols, as logits, with the log-loss; the input is ignored."""
+    """A distribution over symbols, as logits, with the log-loss; the input is ignored.
+
+    Args:
+        ridge: Strength of the penalty (ridge / 2) |logits|^2; 0 has none, a large one makes all symbols equally
+            likely.
+    """
 
     def apply(params: Tree, x: Array) -> Array:
         return jnp.broadcast_to(params["logits"], (x.shape[0], num_outputs))
@@ -109,6 +134,9 @@ def mean(shape: tuple[int, ...], num_outputs: int, *, ridge: float = 0.0) -> Mod
     """A point near the targets, with half the squared distance; the input is ignored.
 
     Where ``num_outputs`` is 1 it puts out one number per row, as targets are then stored.
+
+    Args:
+        ridge: Strength of the penalty (ridge / 2) |point|^2; 0 has none, a large one draws the point to the origin.
     """
     shape_of_one = () if num_outputs == 1 else (num_outputs,)
 

@@ -23,7 +23,13 @@ def dense_init(key: Key, width: int, outputs: int) -> Tree:
 
 @registry.model(title="Multilayer perceptron")
 def mlp(shape: tuple[int, ...], num_outputs: int, *, hidden: tuple[int, ...] = (128,), ridge: float = 0.0) -> Model:
-    """Dense layers with ReLU between them; the last one is the head."""
+    """Dense layers with ReLU between them; the last one is the head.
+
+    Args:
+        hidden: Widths of the hidden layers, from the inputs on, such as 64x32; none leaves a linear model.
+        ridge: Strength of the penalty (ridge / 2) |params|^2 on the training loss; 0 has none, larger ones draw all
+            parameters, biases too, towards 0.
+    """
     if any(width < 1 for width in hidden):
         raise BadValue("hidden", hidden, "a tuple of positive widths")
     names = [f"dense_{i}" for i in range(len(hidden))]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from jax import Array
 
 from plures import registry
 from plures.errors import BadValue
 from plures.models.build import SEQUENCE, from_functions
-from plures.models.layers import headed
 from plures.models.linear import dense
 from plures.models.mlp import dense_init
 from plures.types import Key, Model, Tree
@@ -26,6 +22,11 @@ def char_mlp(
 
     Inputs are (rows, length) whole numbers below ``num_outputs``, outputs (rows, length, num_outputs). Positions before
     the start of a text have an embedding of their own.
+
+    Args:
+        context: How many characters the prediction of the next one sees, the current one included.
+        dim: Numbers in the embedding of a character.
+        hidden: Width of the hidden layer.
     """
     _check(shape, context=context, dim=dim, hidden=hidden)
 
@@ -59,30 +60,23 @@ def char_mlp(
     )
 
 
-class Reader(nn.Module):
-    """An embedding of ``dim`` numbers, and a GRU that reads the text from its start."""
-
-    num_symbols: int
-    dim: int
-    hidden: int
-
-    @nn.compact
-    def __call__(self, x: Array, train: bool, mask: Array | None = None) -> Array:
-        """(rows, length) whole numbers -> (rows, length, hidden)."""
-        known = nn.Embed(self.num_symbols, self.dim)(x)
-        states: Any = nn.RNN(nn.GRUCell(self.hidden))(known)
-        return states
-
-
 @registry.model(title="Character GRU", paper="arXiv:1406.1078")
 def char_gru(shape: tuple[int, ...], num_outputs: int, *, dim: int = 8, hidden: int = 64) -> Model:
     """A recurrent network with gates (GRU) that reads a text from its start, with a head at every position.
 
     Inputs are (rows, length) whole numbers below ``num_outputs``, outputs (rows, length, num_outputs). Each text starts
     from a state of zeros.
+
+    Args:
+        dim: Numbers in the embedding of a character.
+        hidden: Numbers in the state that is carried from character to character.
     """
+    from plures.models import networks
+
     _check(shape, dim=dim, hidden=hidden)
-    return headed(Reader(num_outputs, dim, hidden), shape, num_outputs, SEQUENCE, jnp.int32)
+    return networks.with_head(
+        networks.CharacterBody(num_outputs, dim, hidden), shape, num_outputs, SEQUENCE, jnp.int32
+    )
 
 
 def _check(shape: tuple[int, ...], **sizes: int) -> None:

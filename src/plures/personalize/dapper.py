@@ -36,20 +36,21 @@ from jax import Array
 from plures import tree
 from plures.errors import BadValue, UnknownChoice, Unsupported
 from plures.local import Loss, begin, descend, masked_mean, mean_loss, num_steps, objective, penalty
-from plures.personalize._check import check_shares, needs_weights
-from plures.personalize._folds import Folds, folds_of
-from plures.personalize._pool import Union, pool_of, public_rows, with_rows, with_sums
-from plures.personalize._predictions import kind_of, soft_loss
+from plures.method import Method
+from plures.personalize.base_checks import check_shares, needs_weights
+from plures.personalize.cross_validation import RowFolds, folds_of
+from plures.personalize.mixtures import kind_of, soft_loss
+from plures.personalize.row_pools import OwnAndPool, pool_of, public_rows, with_rows, with_sums
 from plures.registry import Limit, personalizer
-from plures.survey import Survey, cluster_of
-from plures.types import Batch, Data, Drawable, Key, Method, Model, Plan, Rows, Tree, Weights
+from plures.types import Batch, Data, Drawable, Key, Model, Plan, Rows, Tree, Weights
+from plures.wrap.closing import Survey, cluster_of
 
 SOURCES = ("generative", "statistics", "proxy", "raw")
 ROUNDING = 1e-5
 GRID = tuple(step / 10 for step in range(11))
 
 
-class Interpolated(NamedTuple):
+class InterpolatedModel(NamedTuple):
     """A client's model, the share its own rows had in it, and whether it was tuned at all."""
 
     weights: Weights
@@ -91,10 +92,25 @@ def dapper(
 ) -> Method:
     """The base's model tuned on the client's rows and its pool, their balance by cross-validation.
 
-    ``lam`` fixes the balance. Without ``keep`` a client is served a tuned model even where its held-out rows speak for
-    the base's. ``ratio`` is how many pool rows go with each own row, of at most ``pool_rows``; every
-    client gives at most ``shared_rows`` for ``raw``, where ``example`` has the shapes of a row
-    (``federation.example``). ``proxy`` is an array of public inputs or a .npy file with one.
+    Args:
+        source: What stands for the rows of others: "generative" (labels that the served model would draw), "statistics" (sums
+            over clients that determine the loss), "proxy" (public inputs) or "raw" (rows of other clients).
+        lam: Share of the own rows in the loss: 1 is fine-tuning, 0 goes on with central training; None is chosen by
+            cross-validation.
+        lams: The shares in [0, 1] among which cross-validation chooses.
+        folds: Folds of that cross-validation, 2 or more; more cost more training.
+        keep: Whether a client whose held-out rows speak for the base's model keeps that one.
+        plan: How clients tune; None is the base's plan.
+        epochs: Epochs of tuning; 0 is the base itself.
+        lr: Step size of tuning; None is the plan's.
+        ratio: How many rows of the pool go with each own row, for "proxy" and "raw".
+        pool_rows: How many rows a pool holds at most.
+        shared_rows: How many rows every client gives to its pool at most, for "raw".
+        mixing: How a step takes rows for "raw": from the "union" of own and pool rows, weighted, or "paired" batches, one of
+            each.
+        proxy: Public inputs for source="proxy": an array, or a .npy file with one.
+        allow_raw_sharing: Whether clients agreed to show each other their rows; source="raw" is refused without it.
+        example: The shapes of a row, for source="raw" (``federation.example``).
     """
     needs_weights("dapper", base)
     _check(source, allow_raw_sharing, mixing)
@@ -106,68 +122,75 @@ def dapper(
             raise BadValue(name, number, f"{at_least[name]} or more")
     own = plan or base.plan
     tuned = replace(own, epochs=epochs, steps=None, lr=own.lr if lr is None else lr)
-    search = Search(tuned, lams, folds, keep)
+    search = BalanceSearch(tuned, lams, folds, keep)
     if source == "generative":
         kind_of(base.model)
-        return _personal(base, search, lambda first, offer, data: _echoing(base.model, first))
+        return _serve_interpolated(base, search, lambda first, offer, data: _echo_job(base.model, first))
     if source == "proxy":
         kind_of(base.model)
         public = public_rows(base.model, proxy, pool_rows)
-        beside = Beside(base.model, tuned, ratio)
-        return _personal(base, search, lambda first, offer, data: beside.job(public, teacher=first))
+        beside = PoolTraining(base.model, tuned, ratio)
+        return _serve_interpolated(base, search, lambda first, offer, data: beside.job(public, teacher=first))
     if source == "statistics":
         asked = with_sums(base)
-        return _personal(asked, search, lambda first, offer, data: _summed(base, offer, data))
+        return _serve_interpolated(asked, search, lambda first, offer, data: _sums_job(base, offer, data))
     asked = with_rows(base, example, pool_rows, shared_rows)
-    beside = Beside(base.model, tuned, ratio, union=mixing == "union" and tuned.batch is not None)
-    return _personal(asked, search, lambda first, offer, data: beside.job(pool_of(base, offer, data), teacher=None))
+    beside = PoolTraining(base.model, tuned, ratio, union=mixing == "union" and tuned.batch is not None)
+    return _serve_interpolated(
+        asked, search, lambda first, offer, data: beside.job(pool_of(base, offer, data), teacher=None)
+    )
 
 
-def _personal(method: Method, search: Search, job_of: Callable[[Weights, Tree, Data], Job]) -> Method:
+def _serve_interpolated(
+    method: Method, search: BalanceSearch, job_of: Callable[[Weights, Tree, Data], Job]
+) -> Method:
     """``method`` serving interpolated models; ``job_of(first, offer, data)`` says what is trained on."""
     plan, lams, folds, keep = search
     model, grid = method.model, jnp.asarray(lams)
 
-    def serve(key: Key, offer: Tree, private: Tree, data: Data) -> Interpolated:
+    def serve(key: Key, offer: Tree, private: Tree, data: Data) -> InterpolatedModel:
         # The same keys as fine-tuning: with lam = 1 it makes the same steps.
         key_base, key_own = jax.random.split(key)
         first = method.serve(key_base, offer, private, data)
         job = job_of(first, offer, data)
 
-        def tuned(lam: Array, rows: Rows) -> Weights:
+        def tune(lam: Array, rows: Rows) -> Weights:
             drawn, loss = job(lam, rows)
             return descend(key_own, begin(first, plan), drawn, plan, loss, stop=num_steps(drawn, plan)).weights
 
         if len(lams) == 1:
-            return Interpolated(tuned(grid[0], data.train), grid[0], jnp.asarray(True))
+            return InterpolatedModel(tune(grid[0], data.train), grid[0], jnp.asarray(True))
         parts = folds_of(jax.random.fold_in(key_own, 1), data.train, folds)
-        losses = held_out(model, parts, grid, tuned)
-        before = held_out(model, parts, grid[:1], lambda lam, rows: first)[0]
+        losses = held_out_losses(model, parts, grid, tune)
+        before = held_out_losses(model, parts, grid[:1], lambda lam, rows: first)[0]
         # Losses that differ by rounding alone are ties, and ties go to the simpler side.
         level = losses.min() + ROUNDING * before
         worth = ~jnp.asarray(keep) | (level < before)
         lam = jnp.where(worth, grid[(losses <= level).argmax()], 0.0)
-        return Interpolated(tree.choose(worth, tuned(lam, data.train), first), lam, worth)
+        return InterpolatedModel(tree.choose(worth, tune(lam, data.train), first), lam, worth)
 
-    def common(offer: Tree) -> Interpolated:
-        assert method.common is not None
-        return Interpolated(method.common(offer), jnp.zeros(()), jnp.asarray(False))
+    def common(offer: Tree) -> InterpolatedModel:
+        assert method.views.common is not None
+        return InterpolatedModel(method.views.common(offer), jnp.zeros(()), jnp.asarray(False))
 
     return replace(
         method,
         serve=serve,
         predict=lambda served, x: model.apply(served.weights, x),
-        common=None if method.common is None else common,
-        facts=lambda offer, private, served: {"lam": served.lam, "tuned": served.tuned},
-        lanes=len(lams) * folds if len(lams) > 1 else 1,
+        views=replace(
+            method.views,
+            common=None if method.views.common is None else common,
+            facts=lambda offer, private, served: {"lam": served.lam, "tuned": served.tuned},
+        ),
+        traits=replace(method.traits, lanes=len(lams) * folds if len(lams) > 1 else 1),
     )
 
 
-def held_out(model: Model, parts: Folds, grid: Array, tuned: Callable[[Array, Rows], Weights]) -> Array:
+def held_out_losses(model: Model, parts: RowFolds, grid: Array, tune: Callable[[Array, Rows], Weights]) -> Array:
     """The loss of every lam on rows it was not trained on, summed: all folds and all lams side by side."""
 
     def one(lam: Array, fold: Array) -> Array:
-        return mean_loss(model, model.apply, tuned(lam, parts.fit(fold)), parts.held(fold))
+        return mean_loss(model, model.apply, tune(lam, parts.fit(fold)), parts.held(fold))
 
     losses = jax.vmap(lambda lam: jax.vmap(lambda fold: one(lam, fold))(jnp.arange(parts.number)))(grid)
     counted = parts.sizes
@@ -176,7 +199,7 @@ def held_out(model: Model, parts: Folds, grid: Array, tuned: Callable[[Array, Ro
     return jnp.where(jnp.isnan(total), jnp.inf, total)
 
 
-def _echoing(model: Model, first: Weights) -> Job:
+def _echo_job(model: Model, first: Weights) -> Job:
     """Labels of the client's own inputs that the first model would draw, in expectation."""
 
     def job(lam: Array, rows: Rows) -> tuple[Rows, Loss]:
@@ -192,7 +215,7 @@ def _echoing(model: Model, first: Weights) -> Job:
     return job
 
 
-def _summed(base: Method, offer: Survey, data: Data) -> Job:
+def _sums_job(base: Method, offer: Survey, data: Data) -> Job:
     """The pool's loss from the sums of its rows; rows of the client that are held out are taken out of them."""
     model, everyone = base.model, tree.at(offer.found, cluster_of(base, offer.base, data))
     own, summary = objective(model), model.summary
@@ -218,7 +241,7 @@ def _summed(base: Method, offer: Survey, data: Data) -> Job:
     return job
 
 
-class Search(NamedTuple):
+class BalanceSearch(NamedTuple):
     """How a client trains, and what it tries."""
 
     plan: Plan
@@ -228,7 +251,7 @@ class Search(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Beside:
+class PoolTraining:
     """Training on own rows beside those of a pool, as one set of rows or with a batch of each."""
 
     model: Model
@@ -247,18 +270,18 @@ class Beside:
                 return masked_mean(model.loss(outputs, batch.y), batch.mask) + penalty(model, weights)
             return masked_mean(soft_loss(model, outputs, model.apply(teacher, batch.x)), batch.mask)
 
-        def paired(lam: Array, rows: Rows) -> tuple[Rows, Loss]:
+        def draw_pairs(lam: Array, rows: Rows) -> tuple[Rows, Loss]:
             def loss(key: Key, weights: Weights, batch: Batch) -> tuple[Array, Tree]:
                 value, stats = objective(model)(key, weights, batch)
                 return lam * value + (1 - lam) * of_pool(jax.random.fold_in(key, 1), weights), stats
 
             return rows, loss
 
-        def joined(lam: Array, rows: Rows) -> tuple[Union, Loss]:
+        def join_rows(lam: Array, rows: Rows) -> tuple[OwnAndPool, Loss]:
             number = jnp.minimum(pool.count, self.ratio * rows.count)
-            return Union(rows, replace(pool, count=number), lam), objective(model)
+            return OwnAndPool(rows, replace(pool, count=number), lam), objective(model)
 
-        return joined if self.union else paired
+        return join_rows if self.union else draw_pairs
 
     def _some(self, key: Key, pool: Rows) -> Batch:
         """All rows of the pool for a full batch, or ``ratio`` times a batch drawn with replacement."""

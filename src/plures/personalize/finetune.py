@@ -17,9 +17,10 @@ from jax import Array
 from plures import tree
 from plures.errors import BadValue
 from plures.local import begin, descend, mean_loss, objective, steps_per_epoch
-from plures.personalize._check import needs_weights
+from plures.method import Method
+from plures.personalize.base_checks import needs_weights
 from plures.registry import Limit, personalizer
-from plures.types import Data, Key, Method, Plan, Tree, Weights
+from plures.types import Data, Key, Plan, Tree, Weights
 
 
 @personalizer(
@@ -33,7 +34,11 @@ def finetune(
 ) -> Method:
     """The base's model trained on for up to ``epochs`` epochs, the number chosen on valid rows.
 
-    Without a ``plan`` it trains as the base does. ``lr`` overrides the plan's step size; with ``select=False`` all epochs are made.
+    Args:
+        plan: How clients tune; None is the base's plan.
+        epochs: Epochs of tuning at most; 0 is the base itself.
+        lr: Step size of tuning; None is the plan's.
+        select: Whether valid rows choose after which epoch to stop (none at all included); else all epochs are made.
     """
     needs_weights("finetune", base)
     if epochs < 0:

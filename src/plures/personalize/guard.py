@@ -14,19 +14,21 @@ import jax.numpy as jnp
 from plures import tree
 from plures.errors import Unsupported
 from plures.local import mean_loss
+from plures.method import Method
 from plures.registry import Limit, personalizer
-from plures.types import Data, Key, Method, Tree
+from plures.types import Data, Key, Tree
 
 
 @personalizer(
     title="Guard",
+    base="ditto",
     limits=[Limit("around FedAvg there is nothing to choose", same_served_as="fedavg", base="fedavg")],
 )
 def guard(base: Method) -> Method:
     """Whichever of the base's personal and common model wins on the client's valid rows."""
-    if base.common is None:
+    if base.views.common is None:
         raise Unsupported("guard needs a base with a model common to all clients; this one has none")
-    common_of = base.common
+    common_of = base.views.common
 
     def serve(key: Key, download: Tree, private: Tree, data: Data) -> Tree:
         personal, common = base.serve(key, download, private, data), common_of(download)

@@ -24,16 +24,17 @@ from jax import Array
 
 from plures.errors import BadValue, UnknownChoice, Unsupported
 from plures.local import outputs_of
-from plures.parting import parts_of
-from plures.personalize._check import check_shares, needs_weights
-from plures.personalize._predictions import FAR, Evidence, best_mixture, evidence, kind_of, mixture
+from plures.method import Method
+from plures.models.parts import parts_of
+from plures.personalize.base_checks import check_shares, needs_weights
+from plures.personalize.mixtures import FAR, MixtureEvidence, best_mixture, evidence, kind_of, mixture
 from plures.registry import Limit, personalizer
-from plures.types import Data, Info, Key, Method, Model, Rows, Tree, Weights
+from plures.types import Data, Info, Key, Model, Rows, Tree, Weights
 
 TASKS = ("classification", "binary", "sequence")
 
 
-class Store(NamedTuple):
+class NeighborStore(NamedTuple):
     """A model, the features and labels of a client's rows, and the share of what those say."""
 
     weights: Weights
@@ -50,7 +51,14 @@ class Store(NamedTuple):
     limits=[Limit("no share for neighbors: the base itself", {"lam": 0.0}, same_served_as="fedavg")],
 )
 def knn_per(base: Method, *, k: int = 10, lam: float | str = "valid", scale: float | None = None) -> Method:
-    """The base's predictions mixed with the labels of the client's ``k`` nearest rows."""
+    """The base's predictions mixed with the labels of the client's ``k`` nearest rows.
+
+    Args:
+        k: How many neighbors vote; at most the client's training rows.
+        lam: Share of the neighbors in the prediction, in [0, 1] (0 is the base), or "valid": what makes the client's valid
+            rows likeliest.
+        scale: Distance at which a neighbor's vote has fallen to 1/e; None is the mean distance of the k neighbors.
+    """
     needs_weights("knn_per", base)
     if k < 1:
         raise BadValue("k", k, "1 or more")
@@ -60,71 +68,70 @@ def knn_per(base: Method, *, k: int = 10, lam: float | str = "valid", scale: flo
         check_shares("lam", (lam,))
     if scale is not None and not 0 < scale < float("inf"):
         raise BadValue("scale", scale, "a positive number (or None for the neighbors' mean distance)")
-    model, voting = base.model, Voting(base.model, k, scale)
+    model, voting = base.model, NeighborVote(base.model, k, scale)
     _check_model(model)
 
-    def serve(key: Key, offer: Tree, private: Tree, data: Data) -> Store:
-        store = stored(model, base.serve(key, offer, private, data), data.train)
+    def serve(key: Key, offer: Tree, private: Tree, data: Data) -> NeighborStore:
+        store = store_rows(model, base.serve(key, offer, private, data), data.train)
         if isinstance(lam, str):
             share = best_mixture(with_a_row_for_the_base(voting.evidence(store, data.valid)))
         else:
             share = jnp.asarray(lam, jnp.float32)
         return store._replace(lam=jnp.where(store.mask.any(), share, 0.0))
 
-    def predict(served: Store, x: Array) -> Array:
+    def predict(served: NeighborStore, x: Array) -> Array:
         return mixture(model, model.apply(served.weights, x), voting.outputs(served, x), served.lam)
 
-    def same_for_all(offer: Tree) -> Store:
-        assert base.common is not None
+    def same_for_all(offer: Tree) -> NeighborStore:
+        assert base.views.common is not None
         blank = jnp.zeros(1, jnp.int32)
-        return Store(base.common(offer), jnp.zeros((1, 1)), blank, blank > 0, jnp.zeros(()))
+        return NeighborStore(base.views.common(offer), jnp.zeros((1, 1)), blank, blank > 0, jnp.zeros(()))
 
-    def facts(offer: Tree, private: Tree, served: Store) -> Info:
-        of_base = {} if base.facts is None else base.facts(offer, private, served.weights)
+    def facts(offer: Tree, private: Tree, served: NeighborStore) -> Info:
+        of_base = {} if base.views.facts is None else base.views.facts(offer, private, served.weights)
         return {**of_base, "neighbors": served.lam}
 
     return replace(
         base,
         serve=serve,
         predict=predict,
-        common=None if base.common is None else same_for_all,
-        facts=facts,
+        views=replace(base.views, common=None if base.views.common is None else same_for_all, facts=facts),
     )
 
 
-def stored(model: Model, weights: Weights, rows: Rows) -> Store:
+def store_rows(model: Model, weights: Weights, rows: Rows) -> NeighborStore:
     """The features and labels of all rows; those of padding are zero."""
     assert model.features is not None
     batch, features = rows.all(), outputs_of(model.features, weights, rows)
     labels = (batch.y > 0 if kind_of(model) == "binary" else batch.y).astype(jnp.int32).reshape(-1)
     features = features.reshape(labels.size, -1)
     mask = jnp.repeat(batch.mask, labels.size // batch.mask.size)
-    return Store(weights, jnp.where(mask[:, None], features, 0.0), labels, mask, jnp.zeros(()))
+    return NeighborStore(weights, jnp.where(mask[:, None], features, 0.0), labels, mask, jnp.zeros(()))
 
 
 @dataclass(frozen=True, eq=False)
-class Voting:
+class NeighborVote:
     """What the ``k`` nearest of the stored rows say, as outputs of the model."""
 
     model: Model
     k: int
     scale: float | None
 
-    def outputs(self, store: Store, x: Array) -> Array:
+    def outputs(self, store: NeighborStore, x: Array) -> Array:
         """Log-probabilities of classes, or the one logit of a binary model."""
         assert self.model.features is not None
         shape = jax.eval_shape(self.model.apply, store.weights, x).shape
         features = self.model.features(store.weights, x)
         binary = kind_of(self.model) == "binary"
 
-        def said(queries: Array) -> Array:
+        def vote(queries: Array) -> Array:
             return self.log_probs(store, queries, 2 if binary else shape[-1])
 
         # The positions of one text after the other: all at once would compare every two positions of the client.
-        found = jax.lax.map(said, features) if features.ndim > 2 else said(features)
+        found = jax.lax.map(vote, features) if features.ndim > 2 else vote(features)
         return found[..., 1] - found[..., 0] if binary else found.reshape(shape)
 
-    def log_probs(self, store: Store, queries: Array, num_classes: int) -> Array:
+    def log_probs(self, store: NeighborStore, queries: Array, num_classes: int) -> Array:
         """(queries, classes) the logarithms of near(y)."""
         # The store of the model common to all has one blank row, of whatever width.
         rows = jnp.broadcast_to(store.features, (len(store.features), queries.shape[-1]))
@@ -136,7 +143,7 @@ class Voting:
         votes = (weights[..., None] * jax.nn.one_hot(store.labels[index], num_classes)).sum(1)
         return jnp.log(jnp.maximum(votes, jnp.exp(-FAR)))
 
-    def evidence(self, store: Store, rows: Rows) -> Evidence:
+    def evidence(self, store: NeighborStore, rows: Rows) -> MixtureEvidence:
         """What rows say for the neighbors against the model."""
         batch = rows.all()
         common = outputs_of(self.model.apply, store.weights, rows)
@@ -162,10 +169,10 @@ def closeness(gaps: Array, mask: Array, scale: float | None) -> Array:
     return weights / jnp.maximum(weights.sum(1, keepdims=True), 1e-30)
 
 
-def with_a_row_for_the_base(found: Evidence) -> Evidence:
+def with_a_row_for_the_base(found: MixtureEvidence) -> MixtureEvidence:
     """The evidence with one row more, of which the neighbors know nothing."""
     against = jnp.full_like(found.gain[:1], -FAR)
-    return Evidence(jnp.concatenate([found.gain, against]), None, jnp.append(found.mask, True))
+    return MixtureEvidence(jnp.concatenate([found.gain, against]), None, jnp.append(found.mask, True))
 
 
 def _check_model(model: Model) -> None:

@@ -14,7 +14,7 @@ all those predictions, which is concave in lam. Then the own model is fitted to 
 
 Trained separately, the common model is that of the base. Trained jointly (``joint``), every row counts for the common
 model by its responsibility r = (1 - lam) h_common / h_k, as in the EM algorithm: rows that the own model explains no
-longer pull at the common one. In training lam is each client's own maximum, unless it is a number. The own model and lam stay
+longer move the common one. In training lam is each client's own maximum, unless it is a number. The own model and lam stay
 with the client.
 
 Mansour, Mohri, Ro, Suresh: Three Approaches for Personalization, arXiv 2002.10619, section 6 and appendix E. The paper
@@ -23,6 +23,7 @@ searches lam on a grid; here it is exact.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -30,24 +31,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy.stats import beta
 
 from plures import tree
 from plures.errors import BadValue, UnknownChoice, Unsupported
 from plures.local import outputs_of
-from plures.personalize._check import check_shares, needs_weights
-from plures.personalize._folds import Folds, folds_of
-from plures.personalize._local_models import Local, local_model
-from plures.personalize._predictions import Evidence, best_mixture, evidence, kind_of, mixture
+from plures.method import ALONE, Method, stateless, then
+from plures.personalize.base_checks import check_shares, needs_weights
+from plures.personalize.cross_validation import RowFolds, folds_of
+from plures.personalize.local_models import LocalModel, local_model
+from plures.personalize.mixtures import MixtureEvidence, best_mixture, evidence, kind_of, mixture
 from plures.registry import Limit, personalizer
-from plures.survey import surveyed
-from plures.types import Data, Info, Key, Method, Model, Plan, Tree, Weights, stateless, then
+from plures.types import Data, Info, Key, Model, Plan, Tree, Weights
+from plures.wrap.closing import surveyed
 
 CHOICES = ("shrunk", "global", "per_client")
 GRID = np.linspace(0.0, 1.0, 101)
 
 
-class Mixed(NamedTuple):
+class MixedModels(NamedTuple):
     """A client's two models, the share of its own one, and whether its rows told anything of that share."""
 
     common: Weights
@@ -69,7 +70,7 @@ def mapper(
     base: Method,
     *,
     lam: float | str = "shrunk",
-    local: str | Local = "tuned",
+    local: str | LocalModel = "tuned",
     plan: Plan | None = None,
     epochs: int = 1,
     lr: float | None = None,
@@ -79,33 +80,48 @@ def mapper(
 ) -> Method:
     """The base's predictions mixed with those of a model of the client's own.
 
-    ``local`` is the own model: "tuned", or for densities "counts", "smoothed" or "symbol"; in Python any ``Local``. With ``joint``
-    the base trains on rows weighted by their responsibility, after ``warm`` rounds as it is.
+    Args:
+        lam: Share of the own model, a number in [0, 1] (0 is the base, 1 the own model), or how it is found: "per_client" (what
+            makes the client's held-out rows likeliest), "global" (one for all clients) or "shrunk" (each client's, given a
+            prior fitted to all clients).
+        local: The own model: "tuned" (the base's, trained on by the client), or for densities "counts", "smoothed" (counts
+            plus 1/2) or "symbol" (the most frequent one); in Python any ``LocalModel``.
+        plan: How the own model is tuned; None is the base's plan.
+        epochs: Epochs of that tuning; 0 is the base itself.
+        lr: Step size of that tuning; None is the plan's.
+        folds: Folds of the cross-fitting by which the own model is judged, 2 or more; more cost more training.
+        joint: Whether the base trains on rows weighted by how much the own model leaves unexplained, instead of alike.
+        warm: Rounds of the base as it is before joint training.
     """
     needs_weights("mapper", base)
     kind_of(base.model)
-    _check(lam, epochs, folds, joint, warm, base)
+    _check_options(lam, {"epochs": (epochs, 0), "folds": (folds, 2), "warm": (warm, 0)})
+    _check_base(base, lam)
+    if joint:
+        _check_joint(base)
+    elif warm:
+        raise Unsupported("warm is the number of rounds before joint training; add joint=true")
     own = plan or base.plan
     tuned = replace(own, epochs=epochs, steps=None, lr=own.lr if lr is None else lr)
-    fitting = Fitting(base.model, local_model(local, base.model, tuned), folds)
-    trained = _jointly(base, fitting, lam, warm) if joint else base
+    crossfit = CrossFitting(base.model, local_model(local, base.model, tuned), folds)
+    trained = _train_jointly(base, crossfit, lam, warm) if joint else base
     if isinstance(lam, str) and lam != "per_client":
-        trained = _asked(trained, fitting, one_for_all=lam == "global")
-    return _serving(trained, fitting, lam, shares_form=local == "tuned")
+        trained = _ask_for_prior(trained, crossfit, one_for_all=lam == "global")
+    return _serve_mixtures(trained, crossfit, lam, shares_form=local == "tuned")
 
 
 @dataclass(frozen=True, eq=False)
-class Fitting:
+class CrossFitting:
     """How a client fits its own model, and finds out what it is worth."""
 
     model: Model
-    local: Local
+    local: LocalModel
     folds: int
 
-    def crossed(self, key: Key, common: Weights, data: Data) -> tuple[Folds, Evidence]:
+    def cross_fit(self, key: Key, common: Weights, data: Data) -> tuple[RowFolds, MixtureEvidence]:
         """The client's rows in folds, and what all held rows say for models fitted to the others.
 
-        Evidence has a row for every place of every fold, one fold after the other.
+        Evidence has a row for every row of every fold, one fold after the other.
         """
         parts = folds_of(key, data.train, self.folds)
 
@@ -121,32 +137,35 @@ class Fitting:
         return parts, evidence(self.model, *(leaf.reshape(-1, *leaf.shape[2:]) for leaf in found))
 
 
-def _serving(method: Method, fitting: Fitting, lam: float | str, *, shares_form: bool) -> Method:
+def _serve_mixtures(method: Method, crossfit: CrossFitting, lam: float | str, *, shares_form: bool) -> Method:
     """``method`` serving mixtures; after a survey the offer holds what was found."""
-    model, asked = fitting.model, isinstance(lam, str) and lam != "per_client"
+    model, asked = crossfit.model, isinstance(lam, str) and lam != "per_client"
 
-    def serve(key: Key, offer: Tree, private: Tree, data: Data) -> Mixed:
+    def serve(key: Key, offer: Tree, private: Tree, data: Data) -> MixedModels:
         key_base, key_own, key_folds = jax.random.split(key, 3)
         common = method.serve(key_base, offer, private, data)
-        share, known = _share(fitting, lam, offer.found if asked else None, key_folds, common, data)
-        own = fitting.local.fit(key_own, common, data.train)
-        return Mixed(common, own, jnp.where(_sound(own) & jnp.isfinite(share), share, 0.0), known)
+        share, known = _share(crossfit, lam, offer.found if asked else None, key_folds, common, data)
+        own = crossfit.local.fit(key_own, common, data.train)
+        return MixedModels(common, own, jnp.where(_sound(own) & jnp.isfinite(share), share, 0.0), known)
 
-    def predict(served: Mixed, x: Array) -> Array:
-        return mixture(model, model.apply(served.common, x), fitting.local.outputs(served.own, x), served.lam)
+    def predict(served: MixedModels, x: Array) -> Array:
+        return mixture(model, model.apply(served.common, x), crossfit.local.outputs(served.own, x), served.lam)
 
-    def same_for_all(offer: Tree) -> Mixed:
-        assert method.common is not None
-        weights = method.common(offer)
-        return Mixed(weights, weights, jnp.zeros(()), jnp.zeros((), bool))
+    def same_for_all(offer: Tree) -> MixedModels:
+        assert method.views.common is not None
+        weights = method.views.common(offer)
+        return MixedModels(weights, weights, jnp.zeros(()), jnp.zeros((), bool))
 
     return replace(
         method,
         serve=serve,
         predict=predict,
-        common=same_for_all if shares_form and method.common is not None else None,
-        facts=lambda offer, private, served: {"lam": served.lam, "lam_known": served.known},
-        lanes=fitting.folds,
+        views=replace(
+            method.views,
+            common=same_for_all if shares_form and method.views.common is not None else None,
+            facts=lambda offer, private, served: {"lam": served.lam, "lam_known": served.known},
+        ),
+        traits=replace(method.traits, lanes=crossfit.folds),
     )
 
 
@@ -157,7 +176,7 @@ def _sound(own: Tree) -> Array:
 
 
 def _share(
-    fitting: Fitting, lam: float | str, prior: Array | None, key: Key, common: Weights, data: Data
+    crossfit: CrossFitting, lam: float | str, prior: Array | None, key: Key, common: Weights, data: Data
 ) -> tuple[Array, Array]:
     """The share of the client's own model, and whether its rows told anything of it."""
     if not isinstance(lam, str):
@@ -165,13 +184,13 @@ def _share(
     if lam == "global":
         assert prior is not None
         return prior @ jnp.asarray(GRID, jnp.float32), jnp.asarray(True)
-    found = fitting.crossed(key, common, data)[1]
+    found = crossfit.cross_fit(key, common, data)[1]
     if prior is None:
         return best_mixture(found), found.known()
     return posterior_mean(curve(found), prior), found.known()
 
 
-def curve(found: Evidence) -> Array:
+def curve(found: MixtureEvidence) -> Array:
     """The log-likelihood of the rows at every lam of the grid, up to a constant."""
     return jax.vmap(found.total)(jnp.asarray(GRID, jnp.float32))
 
@@ -181,7 +200,7 @@ def posterior_mean(log_likelihood: Array, prior: Array) -> Array:
     return jax.nn.softmax(log_likelihood + jnp.log(prior)) @ jnp.asarray(GRID, jnp.float32)
 
 
-def _asked(base: Method, fitting: Fitting, *, one_for_all: bool) -> Method:
+def _ask_for_prior(base: Method, crossfit: CrossFitting, *, one_for_all: bool) -> Method:
     """``base`` closed by a round in which clients tell how likely their rows are at every lam."""
 
     def blank(key: Key, num_clients: int) -> Array:
@@ -189,7 +208,7 @@ def _asked(base: Method, fitting: Fitting, *, one_for_all: bool) -> Method:
 
     def ask(key: Key, offer: Tree, data: Data) -> tuple[Array, Info]:
         common = base.serve(key, offer, (), data)
-        found = fitting.crossed(jax.random.fold_in(key, 1), common, data)[1]
+        found = crossfit.cross_fit(jax.random.fold_in(key, 1), common, data)[1]
         values = curve(found)
         # Exactly flat where the rows tell nothing, free of what rounding would make of it.
         return jnp.where(found.known() & jnp.isfinite(values).all(), values, 0.0), {"lam": best_mixture(found)}
@@ -198,12 +217,12 @@ def _asked(base: Method, fitting: Fitting, *, one_for_all: bool) -> Method:
         fine = jnp.where(((weights > 0) & jnp.isfinite(answers).all(1))[:, None], answers, 0.0)
         if one_for_all:
             return jax.nn.one_hot(fine.sum(0).argmax(), len(GRID))
-        return fitted_prior(fine)
+        return fit_prior(fine)
 
     return surveyed(base, blank=blank, ask=ask, gather=gather)
 
 
-def fitted_prior(curves: Array) -> Array:
+def fit_prior(curves: Array) -> Array:
     """The Beta prior under which all clients' rows are likeliest, as probabilities on the grid.
 
     ``curves`` are (clients, grid) log-likelihoods; a flat one says nothing. The prior is the best of a table, the flat one
@@ -221,6 +240,8 @@ def fitted_prior(curves: Array) -> Array:
 
 def _priors() -> np.ndarray:
     """Probabilities of the grid's cells under Beta priors: 19 means times 12 strengths, the flat one first."""
+    from scipy.stats import beta  # slow to import, and few need it
+
     ends = np.clip(np.append(GRID - 0.005, 1.0), 0.0, 1.0)
     means, strengths = np.linspace(0.05, 0.95, 19), np.geomspace(0.25, 512.0, 12)
     shapes = [(1.0, 1.0), *((mean * size, (1 - mean) * size) for mean in means for size in strengths)]
@@ -228,44 +249,51 @@ def _priors() -> np.ndarray:
     return np.maximum(cells, 1e-30).astype(np.float32)
 
 
-def _jointly(base: Method, fitting: Fitting, lam: float | str, warm: int) -> Method:
+def _train_jointly(base: Method, crossfit: CrossFitting, lam: float | str, warm: int) -> Method:
     """``base`` training on rows weighted by how much the common model is responsible for them."""
 
     def train(key: Key, download: Tree, private: Tree, data: Data) -> tuple[Tree, Tree, Info]:
         key_base, key_folds = jax.random.split(key)
         common = base.serve(key_base, download, private, data)
-        parts, found = fitting.crossed(key_folds, common, data)
+        parts, found = crossfit.cross_fit(key_folds, common, data)
         share = jnp.asarray(lam, jnp.float32) if not isinstance(lam, str) else best_mixture(found)
-        weight = parts.of_rows(found.share(share).reshape(fitting.folds, -1))
+        weight = parts.of_rows(found.share(share).reshape(crossfit.folds, -1))
         upload, private, info = base.train(
             key_base, download, private, replace(data, train=replace(parts.rows, weight=weight))
         )
         return upload, private, {**info, "lam": share}
 
-    main = replace(base, train=train, prelude=None, lanes=fitting.folds)
+    main = replace(base, train=train, phases=ALONE, traits=replace(base.traits, lanes=crossfit.folds))
     if warm:
         return then(base, warm, main)
-    return replace(main, prelude=base.prelude)
+    return replace(main, phases=base.phases)
 
 
-def _check(lam: float | str, epochs: int, folds: int, joint: bool, warm: int, base: Method) -> None:
+def _check_options(lam: float | str, counts: Mapping[str, tuple[int, int]]) -> None:
+    """Refuse a lam that there is not, and numbers below their least."""
     if isinstance(lam, str) and lam not in CHOICES:
         raise UnknownChoice("lam (besides numbers in [0, 1])", lam, CHOICES)
     if not isinstance(lam, str):
         check_shares("lam", (lam,))
-    for name, number, least in (("epochs", epochs, 0), ("folds", folds, 2), ("warm", warm, 0)):
+    for name, (number, least) in counts.items():
         if number < least:
             raise BadValue(name, number, f"{least} or more")
+
+
+def _check_base(base: Method, lam: float | str) -> None:
+    """Refuse a base whose clients cannot be asked."""
     if isinstance(lam, str) and lam != "per_client" and base.join is not stateless:
         raise Unsupported(
             f"lam={lam} asks all clients in a closing round, which needs a base without private state; "
             "use lam=per_client"
         )
-    if warm and not joint:
-        raise Unsupported("warm is the number of rounds before joint training; add joint=true")
-    if joint and kind_of(base.model) == "numbers":
+
+
+def _check_joint(base: Method) -> None:
+    """Refuse a base that cannot be trained jointly."""
+    if kind_of(base.model) == "numbers":
         raise Unsupported("joint training needs a model that predicts probabilities; this one predicts numbers")
-    if joint and base.prelude is not None and base.prelude.leave:
+    if base.phases[-1].rounds is not None:
         raise Unsupported("joint training needs a base whose last round trains, such as fedavg or hypcluster")
-    if joint and base.offer is not None:
+    if base.offer is not None:
         raise Unsupported("joint training needs a base that trains what it serves, such as fedavg or hypcluster")

@@ -10,9 +10,9 @@ The same for all methods of a study: ``plures compare --norm affine``, ``norm = 
 
 from __future__ import annotations
 
-from plures.norms import normalized
+from plures.method import Method
 from plures.registry import Limit, personalizer
-from plures.types import Method
+from plures.wrap.norms import normalized
 
 
 @personalizer(
@@ -26,5 +26,10 @@ from plures.types import Method
     ],
 )
 def norm(base: Method, *, policy: str = "local") -> Method:
-    """The base with its model's normalization layers shared, private, or in between."""
+    """The base with its model's normalization layers shared, private, or in between.
+
+    Args:
+        policy: "share" (they travel like all else), "local" (none of them does), "affine" (scales and shifts are shared,
+            statistics stay) or "recalibrate" (all is shared, statistics come from the client's own rows when served).
+    """
     return normalized(base, policy)

@@ -9,10 +9,11 @@ With the head kept it is FedPer (Arivazhagan et al., arXiv 1912.00818), with the
 
 from __future__ import annotations
 
-from plures.parting import fitted_part, parted, parting
-from plures.personalize._check import needs_weights
+from plures.method import Method
+from plures.models.parts import parting
+from plures.personalize.base_checks import needs_weights
 from plures.registry import Limit, personalizer
-from plures.types import Method
+from plures.wrap.private_parts import fitted_part, parted
 
 
 @personalizer(
@@ -22,7 +23,13 @@ from plures.types import Method
     limits=[Limit("a single client shares with nobody anyway", same_served_as="fedavg", world="one_client")],
 )
 def split(base: Method, *, keep: str = "head", newcomer_epochs: int = 5) -> Method:
-    """The base with the named part of the model private to each client; newcomers fit theirs to their own rows first."""
+    """The base with the named part of the model private to each client; newcomers fit theirs to their own rows first.
+
+    Args:
+        keep: The part of the model that stays with the client, by name.
+        newcomer_epochs: Epochs for which a client that never trained fits its private part before it is served; 0 serves
+            it as it was drawn.
+    """
     needs_weights("split", base)
-    welcome = None if base.trained is None else fitted_part(base, parting(base.model, keep), newcomer_epochs)
+    welcome = None if base.views.trained is None else fitted_part(base, parting(base.model, keep), newcomer_epochs)
     return parted(base, keep, welcome=welcome)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plures.data.federation import SPLITS, Federation
-from plures.data.measure import input_numbers, measured, train_rows
+from plures.data.measure import input_numbers, measure_differences, train_rows
 from plures.errors import BadFile, BadValue
 from plures.report.figures import COLORS
 
@@ -36,7 +36,7 @@ def picture(federation: Federation, path: str | Path, *, class_names: Sequence[s
     class_names = class_names or federation.class_names or None
     if class_names is not None and len(class_names) != federation.num_classes:
         raise BadValue("class_names", list(class_names), f"{federation.num_classes} names, one per class")
-    numbers = measured(federation)
+    numbers = measure_differences(federation)
     figure, axes = _panels(federation)
     draw_sizes(axes.pop(0), federation, _said("quantity skew", numbers["quantity_skew"]))
     draw_labels(axes.pop(0), federation, _said("label skew", numbers["label_skew"]), class_names)
@@ -121,11 +121,10 @@ def _shares(axis: Any, federation: Federation, number: str, class_names: Sequenc
     axis.set_xticks(*_spaced(named), rotation=0 if short else 45, ha="center" if short else "right")
     _mark_members(axis, federation, rows)
     what = "class" if federation.task == "classification" else "symbol"
-    most = (
-        "" if len(shown) == federation.num_classes else f" (the {len(shown)} commonest of {federation.num_classes})"
-    )
-    axis.set(xlabel=what + most, ylabel=f"clients, by {kind or 'commonest ' + what}")
-    axis.set_title(f"Labels ({number}){_pick_said(rows, federation)}")
+    cut = len(shown) < federation.num_classes
+    most = f" (the {len(shown)} commonest of {federation.num_classes})" if cut else ""
+    title = f"Labels ({number}){_pick_said(rows, federation)}"
+    axis.set(xlabel=what + most, ylabel=f"clients, by {kind or 'commonest ' + what}", title=title)
 
 
 def _targets(axis: Any, federation: Federation, number: str) -> None:
@@ -141,8 +140,8 @@ def _targets(axis: Any, federation: Federation, number: str) -> None:
     axis.set_ylim(bottom, top + 0.2 * (top - bottom) * bool(_kind(federation)))
     _legend(axis, federation, loc="upper center", ncols=4)
     columns = int(np.prod(federation.y.shape[1:], dtype=int))
-    axis.set_ylabel("target" if columns == 1 else f"first of {columns} targets")
-    axis.set_title(f"Targets: 10, 50 and 90 % ({number}){_pick_said(rows, federation)}")
+    title = f"Targets: 10, 50 and 90 % ({number}){_pick_said(rows, federation)}"
+    axis.set(ylabel="target" if columns == 1 else f"first of {columns} targets", title=title)
     _whole_ticks(axis, "clients, sorted by median")
 
 
@@ -180,12 +179,9 @@ def principal(points: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
     """(points along their first two principal components, the share of variance of each)."""
     centered = points - points.mean(0)
     left, size, _ = np.linalg.svd(centered, full_matrices=False)
-    found = np.zeros((len(points), 2))
-    share = np.zeros(2)
-    known = min(2, len(size))
-    found[:, :known] = left[:, :known] * size[:known]
-    share[:known] = size[:known] ** 2 / max((size**2).sum(), 1e-300)
-    return found, share
+    along, share = left[:, :2] * size[:2], size[:2] ** 2 / max((size**2).sum(), 1e-300)
+    missing = 2 - along.shape[1]
+    return np.pad(along, ((0, 0), (0, missing))), np.pad(share, (0, missing))
 
 
 def draw_images(axis: Any, federation: Federation) -> None:
@@ -199,12 +195,10 @@ def draw_images(axis: Any, federation: Federation) -> None:
     axis.imshow(sheet, cmap="gray_r" if sheet.ndim == 2 else None, interpolation="nearest")
     names = [f"{kind} {one}" if kind else _text(federation.names[one]) for one in shown]
     axis.set_yticks((np.arange(len(shown)) + 0.5) * (height + 1) - 0.5, names)
-    axis.set_xticks([])
-    axis.set_anchor("N")
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     picked = "" if len(shown) == len(known) else f" of {len(shown)} of {len(known):,} {kind or 'client'}s"
-    axis.set_title(f"Training images{picked}")
+    axis.set(xticks=[], anchor="N", title=f"Training images{picked}")
 
 
 def _strip(federation: Federation, clients: NDArray[np.int64]) -> NDArray[Any]:

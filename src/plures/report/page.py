@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -12,15 +12,15 @@ from typing import Any
 
 from plures._version import __version__
 from plures.report.page_data import page_of
-from plures.study.saved import Saved, read_saved
+from plures.study.disk.results import SavedStudy, read_results
 
 NAME = "report.html"
 SCRIPTS = ("tables.js", "charts.js", "start.js")
 
 
-def write_page(saved: Saved | str | Path, path: str | Path | None = None) -> Path:
+def write_page(saved: SavedStudy | str | Path, path: str | Path | None = None) -> Path:
     """The report page of a study, or of the folder of one; by default ``report.html`` in that folder."""
-    study = saved if isinstance(saved, Saved) else read_saved(saved)
+    study = saved if isinstance(saved, SavedStudy) else read_results(saved)
     path = study.folder / NAME if path is None else Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page_text(page_of(study)), encoding="utf-8")
@@ -31,21 +31,18 @@ def page_text(page: dict[str, Any]) -> str:
     """The page as HTML."""
     # Inside a script any tag or comment in a text would be read by the browser.
     data = json.dumps(page, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    first, second = page["answer"]["sentences"]
-    return Template(asset("page.html")).substitute(
-        title=escape(page["title"]),
-        subtitle=escape(page["subtitle"]),
-        first=escape(first),
-        second=escape(second),
-        missing=missing_list(page["missing"]),
-        metric=escape(page["metric"]),
-        command=escape(page["command"]),
-        version=__version__,
-        style=asset("page.css"),
-        script="\n".join(map(asset, SCRIPTS)),
-        plotly=_plotly(),
-        data=data,
-    )
+    texts = {name: page[name] for name in ("title", "subtitle", "metric", "command")}
+    scripts = {"script": "\n".join(map(asset, SCRIPTS)), "plotly": _plotly(), "data": data}
+    return fill_page("page.html", page["answer"]["sentences"], page["missing"], texts, **scripts)
+
+
+def fill_page(
+    template: str, sentences: Sequence[str], missing: Sequence[str], texts: Mapping[str, str], **parts: str
+) -> str:
+    """A page from its template: texts are plain, parts are HTML."""
+    plain = {**texts, "first": sentences[0], "second": sentences[1], "version": __version__}
+    parts |= {"missing": missing_list(missing), "style": asset("page.css")}
+    return Template(asset(template)).substitute({name: escape(one) for name, one in plain.items()}, **parts)
 
 
 def missing_list(lines: Sequence[str]) -> str:

@@ -11,15 +11,17 @@ import numpy as np
 import polars as pl
 
 from plures.errors import BadFile
-from plures.norms import norms_said
 from plures.registry import METHODS, PERSONALIZERS, Entry
 from plures.study.clusters import recovery
 from plures.study.comparison import ALONE, Comparison, knows_groups
-from plures.study.fronts import counted, pareto
-from plures.study.headline import answer
-from plures.study.saved import Saved
+from plures.study.disk.layout import RESOLVED, flat, score_column
+from plures.study.disk.results import SavedStudy
+from plures.study.fronts import pareto
+from plures.study.headline import headline_of
 from plures.study.statistics import over_seeds
-from plures.study.trials import chosen_in
+from plures.study.tuning.outcomes import read_chosen
+from plures.wording import counted
+from plures.wrap.norms import norms_said
 
 # Okabe and Ito's palette without black and yellow, which vanish on dark and on light paper, and two of Tol's muted one: told
 # apart with any color vision. Training alone is gray; "ink" is the color of the text, on light and on dark paper.
@@ -38,10 +40,10 @@ MOST_MAPPED = 400
 """Clients in a collaboration matrix; of more, evenly many are left out."""
 
 
-def page_of(saved: Saved) -> dict[str, Any]:
+def page_of(saved: SavedStudy) -> dict[str, Any]:
     """Everything on the page of a study; times are under "times" and nowhere else."""
     result = saved.result
-    found = answer(result)
+    found = headline_of(result)
     names = result.leaderboard["method"].to_list()
     return {
         "title": _title(saved),
@@ -62,7 +64,7 @@ def page_of(saved: Saved) -> dict[str, Any]:
         "newcomers": [one for name in names if (one := _newcomers(result, name)) is not None],
         "settings": _settings(saved),
         "command": saved.command,
-        "toml": (saved.folder / "study.toml").read_text() if (saved.folder / "study.toml").exists() else "",
+        "toml": file.read_text() if (file := saved.folder / RESOLVED).exists() else "",
         "about": saved.about,
         "missing": list(saved.missing),
         "notes": _notes(saved),
@@ -71,13 +73,13 @@ def page_of(saved: Saved) -> dict[str, Any]:
     }
 
 
-def _title(saved: Saved) -> str:
+def _title(saved: SavedStudy) -> str:
     part = saved.study.get("data")
     name = (part.get("name") if isinstance(part, Mapping) else part) or saved.data.get("title") or saved.folder.name
     return f"Which personalization for {name}?"
 
 
-def _subtitle(saved: Saved) -> str:
+def _subtitle(saved: SavedStudy) -> str:
     result = saved.result
     clients = result.clients.unique("uid")
     seen, unseen = int(clients["seen"].sum()), int((~clients["seen"]).sum())
@@ -121,29 +123,22 @@ def _entries(label: str) -> list[Entry]:
 
 def _clients(result: Comparison, names: Sequence[str]) -> list[dict[str, Any]]:
     """A row per client: who it is, what it has, and its score with every method, averaged over seeds."""
-    score = f"personal_test_{result.metric}"
+    score = score_column(result.metric)
     wide = (
         result.clients.group_by("uid", "method")
         .agg(pl.col(score).cast(pl.Float64).mean())
         .pivot("method", index="uid", values=score)
     )
     facts = result.clients.unique("uid", keep="first", maintain_order=True).sort("uid").drop(score, strict=False)
-    rows = []
-    for row in facts.join(wide, on="uid", how="left").sort("uid").iter_rows(named=True):
-        rows.append(
-            {
-                "uid": row["uid"],
-                "name": row["name"],
-                "seen": row["seen"],
-                "liar": bool(row.get("byzantine") or False),
-                "group": row["group"],
-                "train_rows": row["train_rows"],
-                "test_rows": row["test_rows"],
-                "small": row["train_rows"] < FEW_ROWS or not row["test_rows"] or not row["valid_rows"],
-                "scores": [_number(row.get(name)) for name in names],
-            }
-        )
-    return rows
+    return [
+        {
+            **{what: row[what] for what in ("uid", "name", "seen", "group", "train_rows", "test_rows")},
+            "attacker": bool(row.get("attacker")),
+            "small": row["train_rows"] < FEW_ROWS or not row["test_rows"] or not row["valid_rows"],
+            "scores": [_number(row.get(name)) for name in names],
+        }
+        for row in facts.join(wide, on="uid", how="left").sort("uid").iter_rows(named=True)
+    ]
 
 
 def _curve(curves: pl.DataFrame, name: str) -> dict[str, Any]:
@@ -151,14 +146,9 @@ def _curve(curves: pl.DataFrame, name: str) -> dict[str, Any]:
     mine = curves.filter(pl.col("method") == name)
     table = mine.group_by("round").agg(pl.col("mb", "mean", "error").mean()).sort("round")
     mean, error = table["mean"].to_numpy(), table["error"].fill_null(0.0).to_numpy()
-    return {
-        "method": name,
-        "rounds": table["round"].to_list(),
-        "mb": _numbers(table["mb"].to_numpy()),
-        "mean": _numbers(mean),
-        "low": _numbers(mean - 2 * error),
-        "high": _numbers(mean + 2 * error),
-    }
+    lines = {"mb": table["mb"].to_numpy(), "mean": mean, "low": mean - 2 * error, "high": mean + 2 * error}
+    numbers = {what: _numbers(line) for what, line in lines.items()}
+    return {"method": name, "rounds": table["round"].to_list(), **numbers}
 
 
 def _front(result: Comparison) -> list[str]:
@@ -178,14 +168,10 @@ def _clusters(result: Comparison, names: Sequence[str]) -> list[dict[str, Any]]:
         return []
     matched, found = recovery(result.honest), []
     for name in names:
-        mine = result.honest.filter(pl.col("method") == name, pl.col("seen"), pl.col("cluster").is_not_null()).sort(
-            "seed", "group", "uid", nulls_last=True
-        )
+        mine = result.honest.filter(pl.col("method") == name, pl.col("seen"), pl.col("cluster").is_not_null())
+        mine = mine.sort("seed", "group", "uid", nulls_last=True)
         if not mine.height:
             continue
-        labels = [
-            part["cluster"].cast(pl.Int64).to_list() for _, part in mine.group_by(["seed"], maintain_order=True)
-        ]
         first = mine.filter(pl.col("seed") == mine["seed"][0])
         found_in = first.group_by("cluster", "group").len().sort("cluster", "group")
         step = -(-first.height // MOST_MAPPED)
@@ -193,15 +179,11 @@ def _clusters(result: Comparison, names: Sequence[str]) -> list[dict[str, Any]]:
         found.append(
             {
                 "method": name,
-                "uids": first["uid"].to_list()[::step],
-                "names": first["name"].to_list()[::step],
-                "groups": first["group"].to_list()[::step],
-                "labels": [one[::step] for one in labels],
+                **{f"{what}s": first[what].to_list()[::step] for what in ("uid", "name", "group")},
+                "labels": [part["cluster"].cast(pl.Int64).to_list()[::step] for part in mine.partition_by("seed")],
                 "counts": [[int(cluster), group, number] for cluster, group, number in found_in.iter_rows()],
                 "sampled": step > 1,
-                "clusters": _number(_mean(rates["clusters"])),
-                "adjusted_rand": _number(_mean(rates["adjusted_rand"])),
-                "purity": _number(_mean(rates["purity"])),
+                **{rate: _number(rates[rate].mean()) for rate in ("clusters", "adjusted_rand", "purity")},
             }
         )
     return found
@@ -219,7 +201,7 @@ def _newcomers(result: Comparison, name: str) -> dict[str, Any] | None:
 
     Only amounts that at least half of them have are shown: with fewer, the clients would change along the curve.
     """
-    score = f"personal_test_{result.metric}"
+    score = score_column(result.metric)
     if result.newcomers is None or score not in result.newcomers.columns:
         return None
     mine = result.newcomers.filter(pl.col("method") == name, pl.col(score).is_not_null())
@@ -236,15 +218,16 @@ def _newcomers(result: Comparison, name: str) -> dict[str, Any] | None:
         "rows": points["rows"].to_list(),
         "mean": _numbers(points[score].to_numpy()),
         "clients": points["clients"].to_list(),
-        "all_rows": _number(_median(whole["rows"])),
-        "all_mean": _number(_mean(whole.group_by("uid").agg(value.mean())[score])),
+        "all_rows": _number(whole["rows"].median()),
+        "all_mean": _number(whole.group_by("uid").agg(value.mean())[score].mean()),
         "all_clients": most,
     }
 
 
-def _settings(saved: Saved) -> list[list[str]]:
+def _settings(saved: SavedStudy) -> list[list[str]]:
     """What was asked for, flat, in the order of the study."""
-    rows = [[name, text] for name, value in saved.study.items() for name, text in _flat(name, value)]
+    known = [(name, value) for name, value in flat(saved.study) if value not in (None, [], "")]
+    rows = [[name, ", ".join(map(str, one)) if isinstance(one, list) else str(one)] for name, one in known]
     rows += [[f"tuned: {label}", f"{text}, lr {lr:g}"] for label, (text, lr) in _tuned(saved).items()]
     rows += [
         [f"data: {name.replace('_', ' ')}", str(saved.data[name])]
@@ -254,34 +237,23 @@ def _settings(saved: Saved) -> list[list[str]]:
     return rows
 
 
-def _tuned(saved: Saved) -> dict[str, tuple[str, float]]:
+def _tuned(saved: SavedStudy) -> dict[str, tuple[str, float]]:
     try:
-        return chosen_in(saved.folder)
+        return read_chosen(saved.folder)
     except BadFile:
         return {}
 
 
-def _flat(name: str, value: Any) -> list[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        return [pair for key, one in value.items() for pair in _flat(f"{name}.{key}", one)]
-    if value is None or value == [] or value == "":
-        return []
-    return [(name, ", ".join(map(str, value)) if isinstance(value, list) else str(value))]
-
-
-def _notes(saved: Saved) -> list[str]:
+def _notes(saved: SavedStudy) -> list[str]:
     """What a reader must know: attacks, policies, what methods told, what was odd about the data."""
     result = saved.result
-    found = [result.threat.said] if result.threat is not None else []
+    found = [result.attackers.said] if result.attackers is not None else []
     found += [norms_said(result.norms)] if result.norms else []
     found += list(result.told)
     few = "intervals of so few are wide, and what the luck of a seed does may be more than they say"
     clients = int(np.isfinite(result.scores(result.methods[0])).any(0).sum())
-    found += (
-        [f"{counted(clients, 'client')} and {counted(len(saved.seeds), 'seed')}: {few}"]
-        if _few(clients, saved)
-        else []
-    )
+    if clients < FEW_CLIENTS or len(saved.seeds) < FEW_SEEDS:
+        found.append(f"{counted(clients, 'client')} and {counted(len(saved.seeds), 'seed')}: {few}")
     found += [str(note) for note in saved.data.get("notes") or ()]
     named = {"without_valid_rows": "without valid rows", "without_test_rows": "without test rows"}
     found += [
@@ -290,10 +262,6 @@ def _notes(saved: Saved) -> list[str]:
         if saved.data.get(key)
     ]
     return found
-
-
-def _few(clients: int, saved: Saved) -> bool:
-    return clients < FEW_CLIENTS or len(saved.seeds) < FEW_SEEDS
 
 
 def _references(names: Sequence[str]) -> list[dict[str, str]]:
@@ -324,16 +292,6 @@ def _numbers(values: Any) -> list[float | None]:
     return [_number(float(value)) for value in values]
 
 
-def _number(value: float | None) -> float | None:
+def _number(value: Any) -> float | None:
     """Six digits; None for what is no finite number, as JSON has none."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
-
-
-def _mean(values: pl.Series) -> float | None:
-    found = values.cast(pl.Float64).mean()
-    return None if found is None else float(found)  # type: ignore[arg-type]
-
-
-def _median(values: pl.Series) -> float | None:
-    found = values.cast(pl.Float64).median()
-    return None if found is None else float(found)  # type: ignore[arg-type]

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from string import Template
 from typing import Any
 from urllib.parse import quote
 
@@ -15,13 +14,13 @@ import polars as pl
 from rich.table import Table
 from rich.text import Text
 
-from plures._version import __version__
-from plures.report.page import NAME, asset, missing_list
+from plures.report.page import NAME, fill_page
 from plures.report.page_data import method_look
-from plures.report.terminal import number, plain_table
+from plures.report.terminal import FOLDED, NUMBER, number, plain_table
 from plures.study.comparison import ALONE, GLOBAL, KNOWING
-from plures.study.fronts import counted
+from plures.study.disk.layout import RESOLVED
 from plures.study.variants import Variants
+from plures.wording import counted
 
 LABELS, PLOT, ROW = 330, 560, 28
 """Widths and heights in the picture."""
@@ -29,15 +28,13 @@ LABELS, PLOT, ROW = 330, 560, 28
 
 def variants_table(found: Variants) -> Table:
     """What to take in every variant, how well it does there, and the two ends."""
-    table = plain_table("What to take in each variant: mean score on test rows")
-    table.add_column("variant", overflow="fold")
-    table.add_column("take", overflow="fold")
-    for name in ("mean", "±", "best", "alone", "global"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in _advice_rows(found):
-        cells = [number(row[name], row["digits"]) for name in ("mean", "half", "best", "alone", "global")]
-        table.add_row(Text(row["variant"]), Text(row["take"]), *cells)
-    return table
+    heads = {"variant": FOLDED, "take": FOLDED, **dict.fromkeys(("mean", "±", "best", "alone", "global"), NUMBER)}
+    rows = ((Text(row["variant"]), Text(row["take"]), *_score_cells(row)) for row in _advice_rows(found))
+    return plain_table("What to take in each variant: mean score on test rows", heads, rows)
+
+
+def _score_cells(row: Mapping[str, Any]) -> list[str]:
+    return [number(row[name], row["digits"]) for name in ("mean", "half", "best", "alone", "global")]
 
 
 def _advice_rows(found: Variants) -> list[dict[str, Any]]:
@@ -72,27 +69,25 @@ def write_variants_page(found: Variants, path: str | Path | None = None) -> Path
 
 def _page_text(found: Variants, folder: Path) -> str:
     looks = {name: method_look(name, found.methods) for name in found.methods}
-    first, second = found.sentences
     axes = list(dict.fromkeys(axis for one in found.varied.values() for axis in one))
     higher = {one.result.higher_is_better for one in found.studies.values()}
-    toml = found.folder / "study.toml"
-    return Template(asset("variants.html")).substitute(
-        title=escape(f"Which personalization, over {' and '.join(axes)}?"),
-        subtitle=escape(
-            f"{counted(len(found.varied), 'variant')} · {counted(len(found.methods), 'method')} · "
-            f"{', '.join(dict.fromkeys(one.result.metric for one in found.studies.values()))}"
-        ),
-        first=escape(first),
-        second=escape(second),
-        missing=missing_list(found.missing),
-        direction=("Higher is better." if True in higher else "Lower is better.") if len(higher) == 1 else "",
+    metrics = ", ".join(dict.fromkeys(one.result.metric for one in found.studies.values()))
+    toml = found.folder / RESOLVED
+    texts = {
+        "title": f"Which personalization, over {' and '.join(axes)}?",
+        "subtitle": f"{counted(len(found.varied), 'variant')} · {counted(len(found.methods), 'method')} · {metrics}",
+        "direction": ("Higher is better." if True in higher else "Lower is better.") if len(higher) == 1 else "",
+        "toml": toml.read_text() if toml.exists() else "",
+    }
+    return fill_page(
+        "variants.html",
+        found.sentences,
+        found.missing,
+        texts,
         scores=_scores(found, looks, folder),
         legend="".join(f"<span>{_glyph(look)} {escape(name)}</span>" for name, look in looks.items()),
         picture=_picture(found, looks),
         advice=_advice(found),
-        toml=escape(toml.read_text()) if toml.exists() else "",
-        version=__version__,
-        style=asset("page.css"),
     )
 
 
@@ -210,6 +205,5 @@ def _advice(found: Variants) -> str:
     lines = ["<thead><tr>" + "".join(f"<th{kinds[name]}>{name}</th>" for name in heads) + "</tr></thead><tbody>"]
     for row in _advice_rows(found):
         texts = "".join(f'<td class="text">{escape(row[name])}</td>' for name in ("variant", "take", "metric"))
-        numbers = [number(row[name], row["digits"]) for name in ("mean", "half", "best", "alone", "global")]
-        lines.append(f"<tr>{texts}{''.join(f'<td>{one}</td>' for one in numbers)}</tr>")
+        lines.append(f"<tr>{texts}{''.join(f'<td>{one}</td>' for one in _score_cells(row))}</tr>")
     return "".join(lines) + "</tbody>"

@@ -15,18 +15,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from plures.solvers.clients import Clients
-from plures.solvers.electric import corrected
-from plures.solvers.flow import HAIR, Flow, alternated, cut_test, flow_test, threshold
+from plures.solvers.flow import HAIR, Flow, alternated, client_ratios, cut_test, flow_test, threshold
 from plures.solvers.graph import Graph, Ints, lengths
-from plures.solvers.grouped import Partition
-from plures.solvers.links import Floats
+from plures.solvers.laplacian_flow import corrected
+from plures.solvers.partition import Partition
 from plures.solvers.prox import lowest, shortfall
+from plures.types import Floats
 
 SOLVED, ROUNDING = 1e-6, 1e-12
-"""What may be left of the slopes, as a share of what cancels in them and of what goes into them."""
+"""What may be left of the gradients, as a share of what cancels in them and of what goes into them."""
 
 QUICK = 30
-"""Turns of alternating projections for all clusters at once, before those that fail are looked at one by one."""
+"""Rounds of alternating projections for all clusters at once, before those that fail are looked at one by one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,18 +41,12 @@ class Certificate:
     gap: float
     low: Floats
     high: Floats
-    residual: float
     solved: bool
 
     @property
     def held(self) -> np.ndarray:
         """(K,) whether each cluster is shown to stay fused."""
         return self.high <= self.alpha * (1 + HAIR)
-
-    @property
-    def margins(self) -> Floats:
-        """(K,) alpha minus the strain of the flow shown."""
-        return self.alpha - self.high
 
     @property
     def exact(self) -> bool:
@@ -71,7 +65,7 @@ def gap_bound(clients: Clients, graph: Graph, alpha: float, x: Floats, u: Floats
         return np.inf
     apart = graph.gaps(x)
     loose = alpha * graph.weight @ lengths(apart) - np.vdot(u, apart)
-    left = clients.slope(x) + graph.outflow(u)
+    left = clients.gradient(x) + graph.outflow(u)
     return max(float(loose), 0.0) + float(shortfall(clients, left).sum())
 
 
@@ -97,7 +91,7 @@ def forces(partition: Partition, alpha: float, w: Floats) -> tuple[Floats, Float
     apart = graph.gaps(x)
     size = np.where(partition.inside, np.inf, np.maximum(lengths(apart), 1e-300))
     u = (alpha * graph.weight / size)[:, None] * apart
-    return -partition.clients.slope(x) - graph.outflow(u), u
+    return -partition.clients.gradient(x) - graph.outflow(u), u
 
 
 def certify(
@@ -111,12 +105,12 @@ def certify(
     """
     clients, inner, own, number = partition.clients, partition.inner, partition.own, partition.number
     b, u = forces(partition, alpha, w)
-    low = _lone_pulls(b, inner, partition.label, number)
+    low = _largest(client_ratios(b, inner), partition.label, number)
     tests: list[Flow | None] = [None] * number
     if search <= QUICK and low.max() > alpha * (1 + HAIR):
-        return Certificate(alpha, u, np.inf, low, np.full(number, np.inf), np.inf, False), tests
-    first = None if start is None else start[partition.inside]
-    found = _first_flow(inner, b, first)
+        return Certificate(alpha, u, np.inf, low, np.full(number, np.inf), False), tests
+    first = np.zeros((len(inner), b.shape[1])) if start is None else start[partition.inside]
+    found = corrected(inner, first, b)
     high = _strains(inner, found, own, number)
     if (high > alpha * (1 + HAIR)).any():
         found, _, _, v = alternated(b, inner, alpha, found, float(low.max()), most=min(search, QUICK))
@@ -129,13 +123,13 @@ def certify(
             found[edges], tests[k], low[k] = test.u, test, max(low[k], test.low)
         high = _strains(inner, found, own, number)
     u[partition.inside] = found
-    slopes = clients.slope(w[partition.label])
-    left = slopes + partition.graph.outflow(u)
+    gradients = clients.gradient(w[partition.label])
+    left = gradients + partition.graph.outflow(u)
     residual = float(np.abs(left).max())
     gap = float(shortfall(clients, left).sum()) if (high <= alpha * (1 + HAIR)).all() else np.inf
-    scale = SOLVED * max(float(np.abs(slopes).max()), float(np.abs(u).max(initial=0.0)))
+    scale = SOLVED * max(float(np.abs(gradients).max()), float(np.abs(u).max(initial=0.0)))
     solved = np.isfinite(gap) and residual <= scale + ROUNDING * clients.steep * float(np.abs(w).max(initial=1.0))
-    return Certificate(alpha, u, gap, low, high, residual, solved and _apart(partition, w, gap)), tests
+    return Certificate(alpha, u, gap, low, high, solved and _apart(partition, w, gap)), tests
 
 
 def flow_margins(partition: Partition, alpha: float, w: Floats, known: Floats) -> Floats:
@@ -153,26 +147,15 @@ def flow_margins(partition: Partition, alpha: float, w: Floats, known: Floats) -
     return found
 
 
-def _first_flow(inner: Graph, b: Floats, first: Floats | None) -> Floats:
-    """The electrical flow, or the start corrected by it."""
-    if first is None or not first.any():
-        return corrected(inner, np.zeros((len(inner), b.shape[1])), b)
-    return corrected(inner, first, b)
-
-
 def _strains(inner: Graph, u: Floats, own: Ints, number: int) -> Floats:
     """(K,) the largest |u_e| / w_e in each cluster."""
-    found = np.zeros(number)
-    np.maximum.at(found, own, lengths(u) / inner.weight)
-    return found
+    return _largest(lengths(u) / inner.weight, own, number)
 
 
-def _lone_pulls(b: Floats, inner: Graph, label: Ints, number: int) -> Floats:
-    """(K,) the largest |b_i| / deg_i in each cluster, a lower bound of its phi."""
-    size = np.sqrt((b * b).sum(1))
-    pulls = np.where(inner.degree > 0, size / np.maximum(inner.degree, 1e-300), 0.0)
+def _largest(values: Floats, label: Ints, number: int) -> Floats:
+    """(K,) the largest value of each label, 0 at least."""
     found = np.zeros(number)
-    np.maximum.at(found, label, pulls)
+    np.maximum.at(found, label, values)
     return found
 
 
@@ -195,8 +178,8 @@ def _apart(partition: Partition, w: Floats, gap: float) -> bool:
     if not np.isfinite(gap) or not len(ties):
         return False
     apart, far = ties.gaps(w), np.sqrt(2.0 * gap / partition.groups.size)
-    if clients.link.name == "least_squares":
-        size = np.sqrt(clients.least_curve) * lengths(apart)
+    if clients.loss.name == "least_squares":
+        size = np.sqrt(clients.least_curvature) * lengths(apart)
     else:
         size = np.sqrt((apart * apart) @ clients.ridge)
     return bool((size > far[ties.head] + far[ties.tail]).all())

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from plures.errors import BadData, BadValue
-from plures.solvers.links import Floats, Link, link_named
+from plures.solvers.losses import LinearLoss, loss_named
+from plures.types import Floats
 
 TINY_RIDGE = 1e-6
 """A client whose rows share one class has no finite best intercept; so little keeps it finite, and moves nobody else."""
@@ -30,7 +31,7 @@ class Clients:
     y: Floats
     share: Floats
     ridge: Floats
-    link: Link
+    loss: LinearLoss
 
     @property
     def num(self) -> int:
@@ -55,55 +56,60 @@ class Clients:
         """The clients with losses times ``weight``; their ridges stay."""
         return replace(self, share=self.share * weight[:, None])
 
+    def pooled(self) -> Clients:
+        """One client with the rows of all, whose loss is the mean of theirs."""
+        a, y, share = (part.reshape(1, -1, *part.shape[2:]) for part in (self.a, self.y, self.share / self.num))
+        return replace(self, a=a, y=y, share=share)
+
     def outputs(self, x: Floats) -> Floats:
         """(N, m, C) predictors at (N, dim) models."""
-        return np.matmul(self.a, x.reshape(len(x), -1, self.link.num_outputs))
+        return np.matmul(self.a, x.reshape(len(x), -1, self.loss.num_outputs))
 
     def value(self, x: Floats) -> Floats:
         """(N,) losses at (N, dim) models."""
-        losses = self.link.value(self.outputs(x), self.y)
+        losses = self.loss.value(self.outputs(x), self.y)
         return np.einsum("nm,nm->n", self.share, losses) + 0.5 * (x * x) @ self.ridge
 
-    def slope(self, x: Floats) -> Floats:
+    def gradient(self, x: Floats) -> Floats:
         """(N, dim) gradients."""
-        slopes = self.link.slope(self.outputs(x), self.y) * self.share[..., None]
-        return np.matmul(self.a.swapaxes(1, 2), slopes).reshape(len(x), -1) + self.ridge * x
+        gradients = self.loss.gradient(self.outputs(x), self.y) * self.share[..., None]
+        return np.matmul(self.a.swapaxes(1, 2), gradients).reshape(len(x), -1) + self.ridge * x
 
-    def curve(self, x: Floats) -> Floats:
+    def curvature(self, x: Floats) -> Floats:
         """(N, dim, dim) Hessians; generalized ones at kinks."""
-        bends = self.link.curve(self.outputs(x), self.y) * self.share[..., None, None]
-        if self.link.num_outputs == 1:
-            found = np.matmul(self.a.swapaxes(1, 2), self.a * bends[..., 0])
+        curvatures = self.loss.curvature(self.outputs(x), self.y) * self.share[..., None, None]
+        if self.loss.num_outputs == 1:
+            found = np.matmul(self.a.swapaxes(1, 2), self.a * curvatures[..., 0])
         else:
-            found = np.einsum("nmi,nmj,nmcd->nicjd", self.a, self.a, bends, optimize=True)
+            found = np.einsum("nmi,nmj,nmcd->nicjd", self.a, self.a, curvatures, optimize=True)
         found = found.reshape(len(x), self.dim, self.dim)
         found[:, np.arange(self.dim), np.arange(self.dim)] += self.ridge
         return found
 
     @cached_property
     def lipschitz(self) -> Floats:
-        """(N,) Lipschitz constants of the gradients: the loss's steepest bend times the largest eigenvalue."""
+        """(N,) Lipschitz constants of the gradients: the loss's steepest curvature times the largest eigenvalue."""
         gram = np.matmul(self.a.swapaxes(1, 2), self.a * self.share[..., None])
-        return self.link.steepest * np.linalg.eigvalsh(gram)[:, -1] + self.ridge.max()
+        return self.loss.steepest * np.linalg.eigvalsh(gram)[:, -1] + self.ridge.max()
 
     @cached_property
     def steep(self) -> float:
-        """The largest sum of squares of a client's rows: how much slopes change with models, at most and roughly."""
+        """The largest sum of squares of a client's rows: how much gradients change with models, at most and roughly."""
         return float(np.einsum("nmd,nmd,nm->n", self.a, self.a, self.share).max() + self.ridge.max())
 
     @cached_property
-    def least_curve(self) -> float:
+    def least_curvature(self) -> float:
         """The least curvature that any loss has everywhere: the least ridge, and what squared errors add."""
-        if self.link.name != "least_squares":
+        if self.loss.name != "least_squares":
             return float(self.ridge.min())
-        return float(np.linalg.eigvalsh(self.curve(np.zeros((self.num, self.dim))))[:, 0].min())
+        return float(np.linalg.eigvalsh(self.curvature(np.zeros((self.num, self.dim))))[:, 0].min())
 
 
 def as_clients(
     x: Sequence[ArrayLike],
     y: Sequence[ArrayLike],
     *,
-    loss: str | Link = "logistic",
+    loss: str | LinearLoss = "logistic",
     ridge: float = 1e-3,
     intercept: bool = True,
     intercept_ridge: float | None = None,
@@ -120,13 +126,13 @@ def as_clients(
         raise BadData(f"one table and one list of targets per client: got {len(x)} tables and {len(y)} lists")
     table, wanted, share = _as_arrays(x, y) if isinstance(x, np.ndarray) and x.ndim == 3 else _padded(x, y)
     real = wanted[share > 0]
-    link = link_named(loss, real) if isinstance(loss, str) else loss
-    if (wants := link.check(real)) is not None:
-        raise BadData(f"the targets of {link.name} must be {wants}; got {real.min():g} to {real.max():g}")
+    loss = loss_named(loss, real) if isinstance(loss, str) else loss
+    if (wants := loss.check(real)) is not None:
+        raise BadData(f"the targets of {loss.name} must be {wants}; got {real.min():g} to {real.max():g}")
     if intercept:
         table = np.concatenate([table, (share > 0)[..., None]], axis=2, dtype=float)
     width = table.shape[2] - intercept
-    return Clients(table, wanted, share, _ridges(width, intercept, link, ridge, intercept_ridge), link)
+    return Clients(table, wanted, share, _ridges(width, intercept, loss, ridge, intercept_ridge), loss)
 
 
 def _as_arrays(x: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats, Floats]:
@@ -166,7 +172,7 @@ def points_as_clients(points: ArrayLike) -> Clients:
     where = np.asarray(points, float)
     number, dim = where.shape
     rows = np.broadcast_to(np.eye(dim), (number, dim, dim))
-    return Clients(rows, where, np.ones((number, dim)), np.zeros(dim), link_named("least_squares", where))
+    return Clients(rows, where, np.ones((number, dim)), np.zeros(dim), loss_named("least_squares", where))
 
 
 def _as_rows(table: ArrayLike) -> Floats:
@@ -174,14 +180,14 @@ def _as_rows(table: ArrayLike) -> Floats:
     return found.reshape(len(found), -1) if found.size else found.reshape(0, 1)
 
 
-def _ridges(width: int, intercept: bool, link: Link, ridge: float, last: float | None) -> Floats:
+def _ridges(width: int, intercept: bool, loss: LinearLoss, ridge: float, last: float | None) -> Floats:
     for name, given in {"ridge": ridge, "intercept_ridge": 0.0 if last is None else last}.items():
         if not 0 <= given < np.inf:
             raise BadValue(name, given, "0 or more")
-    own = np.full(width + intercept, max(ridge, 0.0 if link.coercive else TINY_RIDGE))
+    own = np.full(width + intercept, max(ridge, 0.0 if loss.coercive else TINY_RIDGE))
     if intercept and last is not None:
-        own[-1] = max(last, 0.0 if link.coercive else TINY_RIDGE)
-    return np.repeat(own, link.num_outputs)
+        own[-1] = max(last, 0.0 if loss.coercive else TINY_RIDGE)
+    return np.repeat(own, loss.num_outputs)
 
 
 def _check_rows(tables: list[Floats], targets: list[Floats]) -> None:

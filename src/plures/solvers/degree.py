@@ -10,7 +10,7 @@ n rows,
 
 For squared errors S = sigma^2 H, with sigma^2 pooled over clients; for log-likelihoods S = H.
 
-R2 = S2 - s may be negative by chance. ``rule="cut"`` takes a least share of S2 then (``envelope.plug_in``).
+R2 = S2 - s may be negative by chance. ``rule="cut"`` takes a least share of S2 then (``moreau.plug_in``).
 ``rule="soft"``, the default, goes by the shrink factor B = s / (s + R2): S2 / (s + R2) is a chi-square over its
 freedom f, the prior of R2 / s is 2 / (1 + R2 / s)^3, whose mean is 1, and B becomes the mean of the posterior, a
 Gamma distribution cut off at 1:
@@ -21,8 +21,8 @@ It is smooth where the cut is not, and knows how little a few clients say. Weak 
 by much less than their noise, chance makes lam too small; with 20 clients the error is then 15 to 30 percent above
 the best.
 
-Not for ill-conditioned data: s and S2 are traces, in which directions that rows hardly bend outweigh all others,
-though losses hardly feel them. Then lam is far too small. ``settled.settled_degree`` weighs directions by what rows
+Not for ill-conditioned data: s and S2 are traces, in which directions that rows hardly curve outweigh all others,
+though losses hardly feel them. Then lam is far too small. ``reml.reml_degree`` weighs directions by what rows
 know of them.
 
 The penalty is that of Yu, He, Sun, Xue, Li: arXiv 2410.08934; the rules for lam are ours.
@@ -36,13 +36,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammainc
 
-from plures.envelope import plug_in, shrink_factor
 from plures.errors import BadData, UnknownChoice
+from plures.moreau import plug_in, shrink_factor
 from plures.solvers.clients import Clients
-from plures.solvers.links import Floats
 from plures.solvers.penalized import Penalized
 from plures.solvers.prox import own_best
-from plures.solvers.quadratic import Solved
+from plures.solvers.quadratic import PenalizedSolution
+from plures.types import Floats
 
 LIKELIHOODS = ("logistic", "multinomial", "poisson")
 """Losses that are negative log-likelihoods: the covariance of rows' gradients is the Hessian."""
@@ -53,64 +53,51 @@ RULES = ("soft", "cut")
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What one round tells: own minimizers (m, d), squared errors s_i and pulls h_i s_i (m,), and rows (m,).
+    """What one round tells: own minimizers (m, d), squared errors s_i and noises scaled by curvature h_i s_i (m,).
 
     ``square`` (m,) is tr(V_i^2) of the covariance V_i whose trace is s_i. ``usable`` (m,) marks clients whose rows
-    determine their whole model, at a finite place; of the others only the rows count. ``dispersion`` is sigma^2 for
-    squared errors, else 1.
+    determine their whole model, at a finite place; of the others only the rows count.
     """
 
     models: Floats
     noise: Floats
-    pull: Floats
+    scaled_noise: Floats
     square: Floats
-    rows: Floats
     usable: np.ndarray
-    dispersion: float
-    num_floats: int
-
-    @property
-    def curvature(self) -> Floats:
-        """(m,) h_i: harmonic means of the eigenvalues of Hessians; NaN where they are not known."""
-        return self.pull / self.noise
 
 
-def statistics(clients: Clients) -> Statistics:
+def degree_statistics(clients: Clients) -> Statistics:
     """One round of local estimates.
 
-    ``num_floats`` is what a client would send: its model; s_i, h_i s_i and tr(V_i^2); for squared errors also its
-    rows and the sum of squared residuals, from which the server finds sigma^2.
+    A client would send its model; s_i, h_i s_i and tr(V_i^2); for squared errors also its rows and the sum of squared
+    residuals, from which the server finds sigma^2.
     """
     if clients.num < 2:
         raise BadData("a spread needs two clients or more, got 1; with one there is nothing to share")
     models = own_best(clients, np.zeros((clients.num, clients.dim))).x
-    bends = Bends.of(clients, models)
-    usable = (bends.known == full_rank(clients)) & ~_separated(clients, models)
-    if clients.link.name == "least_squares":
-        usable &= clients.counts > bends.known
+    curvatures = Curvatures.of(clients, models)
+    usable = (curvatures.known == full_rank(clients)) & ~_separated(clients, models)
+    if clients.loss.name == "least_squares":
+        usable &= clients.counts > curvatures.known
     _refuse_unusable(clients, usable)
     size = dispersion(clients)
-    error = _error(clients, models, bends, size)
+    error, scaled = _errors(clients, models, curvatures, size)
     noise = np.trace(error, axis1=1, axis2=2)
-    pull = bends.pull(clients, models, size)
-    typical = (pull * clients.counts)[usable].mean() / clients.counts
+    typical = (scaled * clients.counts)[usable].mean() / clients.counts
     return Statistics(
         models,
         np.where(usable, noise, np.nan),
-        np.where(usable, pull, typical),
+        np.where(usable, scaled, typical),
         np.where(usable, np.square(error).sum((1, 2)), np.nan),
-        clients.counts,
         usable,
-        size,
-        clients.dim + (5 if clients.link.name == "least_squares" else 3),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class Bends:
+class Curvatures:
     """Curvatures ``values`` (N, dim) of losses without their ridges along ``vectors`` (N, dim, dim), and with them.
 
-    ``on`` marks directions that rows bend more than the ridge does: an intercept of a client with one class is not
+    ``on`` marks directions that rows curve more than the ridge does: an intercept of a client with one class is not
     among them, nor is a shift of all classes of a multinomial model.
     """
 
@@ -120,9 +107,9 @@ class Bends:
     on: np.ndarray
 
     @classmethod
-    def of(cls, clients: Clients, models: Floats) -> Bends:
+    def of(cls, clients: Clients, models: Floats) -> Curvatures:
         """Of the clients' Hessians at ``models``."""
-        ridged, vectors = np.linalg.eigh(clients.curve(models))
+        ridged, vectors = np.linalg.eigh(clients.curvature(models))
         ridge = np.einsum("nij,i->nj", np.square(vectors), clients.ridge)
         values = np.maximum(ridged - ridge, 0.0)
         return cls(values, np.maximum(ridged, 0.0), vectors, values > np.maximum(ridge, FLAT * ridged[:, -1:]))
@@ -137,27 +124,21 @@ class Bends:
         weights = np.where(self.on, 1.0 / np.where(self.on, self.ridged, 1.0), 0.0)
         return np.asarray(np.matmul(self.vectors * weights[:, None], self.vectors.swapaxes(1, 2)))
 
-    def pull(self, clients: Clients, models: Floats, size: float) -> Floats:
-        """(N,) tr(H^-1 S) / n: the dispersion times the directions known over rows, where S is a multiple of H."""
-        if clients.link.name in (*LIKELIHOODS, "least_squares"):
-            return size * self.known / clients.counts
-        return np.einsum("nij,nji->n", self.inverse(), gradient_covariance(clients, models)) / clients.counts
-
 
 def full_rank(clients: Clients) -> int:
     """How many numbers of a model can be told from rows: a shift of all classes never can."""
-    outputs = clients.link.num_outputs
+    outputs = clients.loss.num_outputs
     return clients.dim if outputs == 1 else clients.dim - clients.dim // outputs
 
 
 def dispersion(clients: Clients) -> float:
     """sigma^2 for squared errors, pooled over residuals of all clients with some to spare; 1 for other losses."""
-    if clients.link.name != "least_squares":
+    if clients.loss.name != "least_squares":
         return 1.0
     nothing = np.zeros((clients.num, clients.dim))
-    rows_only = Clients(clients.a, clients.y, clients.share, np.zeros(clients.dim), clients.link)
-    plain = Bends.of(rows_only, nothing)
-    best = np.einsum("nij,nj->ni", plain.inverse(), -rows_only.slope(nothing))
+    rows_only = Clients(clients.a, clients.y, clients.share, np.zeros(clients.dim), clients.loss)
+    plain = Curvatures.of(rows_only, nothing)
+    best = np.einsum("nij,nj->ni", plain.inverse(), -rows_only.gradient(nothing))
     spare = clients.counts - plain.known
     some = spare > 0
     if not some.any():
@@ -170,25 +151,29 @@ def dispersion(clients: Clients) -> float:
 
 def gradient_covariance(clients: Clients, models: Floats) -> Floats:
     """(N, dim, dim) means over rows of gradients times themselves."""
-    slopes = clients.link.slope(clients.outputs(models), clients.y)
-    each = np.einsum("nmi,nmc->nmic", clients.a, slopes).reshape(*clients.a.shape[:2], -1)
+    gradients = clients.loss.gradient(clients.outputs(models), clients.y)
+    each = np.einsum("nmi,nmc->nmic", clients.a, gradients).reshape(*clients.a.shape[:2], -1)
     return np.asarray(np.matmul((each * clients.share[..., None]).swapaxes(1, 2), each))
 
 
-def _error(clients: Clients, models: Floats, bends: Bends, size: float) -> Floats:
-    """(N, dim, dim) covariances H^-1 S H^-1 / n of own minimizers."""
-    inverse, counts = bends.inverse(), clients.counts[:, None, None]
-    if clients.link.name in (*LIKELIHOODS, "least_squares"):
-        return size * inverse / counts
-    return np.asarray(inverse @ gradient_covariance(clients, models) @ inverse / counts)
+def _errors(clients: Clients, models: Floats, curvatures: Curvatures, size: float) -> tuple[Floats, Floats]:
+    """(N, dim, dim) covariances H^-1 S H^-1 / n of own minimizers, and (N,) traces of H^-1 S / n.
+
+    Where S is a multiple of H, the trace is the dispersion times the directions known.
+    """
+    inverse, counts = curvatures.inverse(), clients.counts[:, None, None]
+    if clients.loss.name in (*LIKELIHOODS, "least_squares"):
+        return size * inverse / counts, size * curvatures.known / clients.counts
+    turned = inverse @ gradient_covariance(clients, models) / counts
+    return np.asarray(turned @ inverse), np.trace(turned, axis1=1, axis2=2)
 
 
 def _separated(clients: Clients, models: Floats) -> np.ndarray:
     """(N,) whether every row's class is told rightly: without a ridge the minimizer would be at infinity."""
     outputs, real = clients.outputs(models), clients.share > 0
-    if clients.link.name == "multinomial":
+    if clients.loss.name == "multinomial":
         right = outputs.argmax(-1) == clients.y
-    elif clients.link.name == "logistic":
+    elif clients.loss.name == "logistic":
         right = (outputs[..., 0] > 0) == (clients.y > 0.5)
     else:
         return np.zeros(clients.num, bool)
@@ -199,7 +184,7 @@ def _refuse_unusable(clients: Clients, usable: np.ndarray) -> None:
     if usable.sum() > 1:
         return
     numbers, most = full_rank(clients), int(clients.counts.max())
-    if clients.link.name == "least_squares" and most <= numbers:
+    if clients.loss.name == "least_squares" and most <= numbers:
         why = f"none has more rows ({most} at most) than numbers in its model ({numbers})"
     else:
         why = (
@@ -207,7 +192,7 @@ def _refuse_unusable(clients: Clients, usable: np.ndarray) -> None:
         )
     raise BadData(
         f"the own rows of {int(usable.sum())} of {clients.num} clients determine their whole models, two are needed: {why}; "
-        "fewer columns or principal axes would do, and `settled_degree` needs no own minimizers"
+        "fewer columns or principal axes would do, and `reml_degree` needs no own minimizers"
     )
 
 
@@ -237,34 +222,34 @@ def plug_in_degree(stats: Statistics, *, rule: str = "soft") -> PlugIn:
 
     It is far too small where columns have very different sizes, or clients hardly more rows than columns: flat
     directions outweigh all others in s and S2. Ten columns of sizes 1 to 0.01 may make it 60 times too small, and
-    the loss twice the best. Use ``settled_degree`` there.
+    the loss twice the best. Use ``reml_degree`` there.
     """
     if rule not in RULES:
         raise UnknownChoice("rule", rule, RULES)
     some = stats.usable
     models, noise = stats.models[some], float(stats.noise[some].mean())
     spread = float(np.square(models - models.mean(0)).sum() / (len(models) - 1))
-    curvature = float(stats.pull[some].mean() / noise)
+    curvature = float(stats.scaled_noise[some].mean() / noise)
     freedom = float((len(models) - 1) * np.square(stats.noise[some]).sum() / stats.square[some].sum())
     if rule == "cut":
         left = float(plug_in(noise, spread, curvature).heterogeneity)
     else:
         shrink = float(shrink_factor(spread / noise, freedom, gammainc))
         left = noise * (1.0 - shrink) / shrink
-    # Clients whose rows do not determine a model have a pull too, so that lam is one for everybody.
-    lams = stats.pull / left
+    # Clients whose rows do not determine a model have a scaled noise too, so that lam is one for everybody.
+    lams = stats.scaled_noise / left
     return PlugIn(float(lams.mean()), lams, noise, spread, left, curvature, freedom)
 
 
 @dataclass(frozen=True, eq=False)
-class Validated:
+class ValidatedDegree:
     """Losses (L, m) on valid rows of models at ``lams`` (L,), the ``lam`` they are best at, and one for each client."""
 
     lams: Floats
     losses: Floats
     place: int
     own_places: np.ndarray
-    path: Solved
+    path: PenalizedSolution
 
     @property
     def lam(self) -> float:
@@ -278,17 +263,11 @@ class Validated:
 
 
 def valid_degree(
-    train: Clients,
-    valid: Clients,
-    lams: ArrayLike,
-    *,
-    weights: ArrayLike | None = None,
-    errors: float = 0.0,
-) -> Validated:
+    train: Clients, valid: Clients, lams: ArrayLike, *, weights: ArrayLike | None = None
+) -> ValidatedDegree:
     """The lam with the least mean loss on valid rows, of models trained on ``train`` along the exact path.
 
-    With ``errors`` > 0 it is the largest lam whose loss is within so many standard errors, paired over clients, of the
-    least. A client leaves the population's lam only where the gain on its own valid rows exceeds one standard error.
+    A client leaves the population's lam only where the gain on its own valid rows exceeds one standard error.
     """
     if train.num != valid.num or train.dim != valid.dim:
         raise BadData(
@@ -299,22 +278,13 @@ def valid_degree(
     path = Penalized(train, shares).solve(lams)
     rows = row_losses(valid, path.own)  # (L, m, rows)
     losses = np.einsum("lnm,nm->ln", rows, valid.share)
-    place = _best(losses, path.lams, shares, errors)
-    return Validated(path.lams, losses, place, _own_places(rows, valid, losses, place), path)
+    place = int(np.argmin(losses.mean(1) if shares is None else losses @ shares))
+    return ValidatedDegree(path.lams, losses, place, _own_places(rows, valid, losses, place), path)
 
 
 def row_losses(clients: Clients, models: Floats) -> Floats:
     """(L, N, rows) losses of rows at models (L, N, dim), without ridges."""
-    return np.stack([clients.link.value(clients.outputs(one), clients.y) for one in models])
-
-
-def _best(losses: Floats, lams: Floats, shares: Floats | None, errors: float) -> int:
-    means = losses.mean(1) if shares is None else losses @ shares
-    best = int(np.argmin(means))
-    worse = losses - losses[best]
-    error = worse.std(1, ddof=1) / np.sqrt(losses.shape[1]) if losses.shape[1] > 1 else np.zeros(len(losses))
-    fine = means - means[best] <= errors * error
-    return int(max(np.flatnonzero(fine), key=lambda place: lams[place])) if errors else best
+    return np.stack([clients.loss.value(clients.outputs(one), clients.y) for one in models])
 
 
 def _own_places(rows: Floats, valid: Clients, losses: Floats, place: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """The flow test: does a group of clients stay together?
 
-Fused clients push on one another along the edges between them. A group with forces b_i (which sum to zero) stays
+FusedPoints clients push on one another along the edges between them. A group with forces b_i (which sum to zero) stays
 fused at alpha exactly if there is a flow inside it with outflows b_i and |u_e| <= alpha w_e. Equivalently: convex
 clustering of the forces, with the same alpha, puts them all on one spot. Where it does not, its clusters are the
 split to make.
@@ -9,7 +9,7 @@ split to make.
 
 Both sides are bracketed: any v gives a lower bound, any flow with the right outflows an upper one. Both come from
 alternating projections: flows are shortened to what edges may carry, then corrected to the right outflows by the
-electrical flow, whose potentials are the v. Where there is room this ends after a few turns.
+electrical flow, whose potentials are the v. Where there is room this ends after a few rounds.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plures.solvers.electric import corrected, solver_of, strain
 from plures.solvers.graph import Graph, Ints, lengths
-from plures.solvers.kernel import EVERY, Climb, settled, spread, together, within
-from plures.solvers.links import Floats
+from plures.solvers.laplacian_flow import corrected, solver_of, strain
+from plures.solvers.point_fusion import EVERY, DualAscent, settled, spread, together, within
+from plures.types import Floats
 
 HAIR = 1e-9
 """What rounding may do to a bound, relatively."""
@@ -48,17 +48,15 @@ class Flow:
         return self.high <= alpha * (1 + HAIR)
 
 
-def pull(b: Floats, v: Floats, graph: Graph) -> float:
+def cut_ratio(b: Floats, v: Floats, graph: Graph) -> float:
     """The lower bound on phi that a direction v gives."""
     cost = graph.penalty(v)
     return float(np.vdot(b, v)) / cost if cost > 0 else 0.0
 
 
-def lone_pull(b: Floats, graph: Graph) -> float:
-    """The largest |b_i| / deg_i: what it takes to hold the client that pulls hardest."""
-    if not len(graph):
-        return 0.0
-    return float((np.sqrt((b * b).sum(1)) / np.maximum(graph.degree, 1e-300)).max())
+def client_ratios(b: Floats, graph: Graph) -> Floats:
+    """(N,) |b_i| / deg_i: what it takes to hold each client; the largest is a lower bound of phi."""
+    return np.where(graph.degree > 0, lengths(b) / np.maximum(graph.degree, 1e-300), 0.0)
 
 
 def alternated(
@@ -66,7 +64,7 @@ def alternated(
 ) -> tuple[Floats, float, float, Floats]:
     """The least strained of the flows that alternating projections find, its strain, a lower bound of phi, and its v.
 
-    It ends when the strain is at most alpha, when the lower bound is above it, or after ``most`` turns.
+    It ends when the strain is at most alpha, when the lower bound is above it, or after ``most`` rounds.
     """
     solve, weight = solver_of(graph), graph.weight[:, None]
     best, high, v = u, strain(graph, u), b
@@ -77,7 +75,7 @@ def alternated(
         short = within(u, (1.0 - 0.08 * 0.7 ** (turn // 6)) * alpha * graph.weight)
         v = solve(b - graph.divergence @ short)
         u = short + weight * graph.gaps(v)
-        low = max(low, pull(b, v, graph))
+        low = max(low, cut_ratio(b, v, graph))
         now = strain(graph, u)
         if now < high:
             best, high = u, now
@@ -91,28 +89,24 @@ def flow_test(
     *,
     start: Floats | None = None,
     max_steps: int = 5_000,
-    split: bool = True,
 ) -> Flow:
-    """Whether a connected group with forces ``b`` stays fused at ``alpha``, and if not how it falls apart.
-
-    With ``split=False`` the parts are not looked for.
-    """
+    """Whether a connected group with forces ``b`` stays fused at ``alpha``, and if not how it falls apart."""
     whole, none = np.zeros(len(b), np.int64), np.zeros_like(b)
     first = np.zeros((len(graph), b.shape[1])) if start is None else start
-    low, best = lone_pull(b, graph), corrected(graph, first, b)
+    low, best = float(client_ratios(b, graph).max()), corrected(graph, first, b)
     best, high, low, v = alternated(b, graph, alpha, best, low, most=min(100, max_steps))
-    if high <= alpha * (1 + HAIR) or len(b) == 1 or not split:
+    if high <= alpha * (1 + HAIR) or len(b) == 1:
         return Flow(best, low, high, whole, none)
     cut = cut_test(b, v, graph, alpha, best)
     if cut is not None:
         return cut
     room = alpha * graph.weight
-    climb = Climb(b, np.ones(len(b)), graph, room, within(best, room))
+    climb = DualAscent(b, np.ones(len(b)), graph, room, within(best, room))
     while climb.steps < max_steps:
         for _ in range(EVERY):
             climb.step()
         gap, v = climb.gap()
-        low = max(low, pull(b, v, graph))
+        low = max(low, cut_ratio(b, v, graph))
         # The gap is a small part of what moving along v gains: the parts of v are those of the answer.
         if low > alpha * (1 + HAIR) and gap < 1e-4 * float(np.vdot(v, v)):
             break
@@ -154,9 +148,9 @@ def best_cut(b: Floats, v: Floats, graph: Graph, alpha: float) -> Ints | None:
 
 
 def threshold(b: Floats, graph: Graph, *, tol: float = 1e-5, most: int = 1_000) -> Flow:
-    """phi itself, as a bracket of relative width ``tol``; wider if ``most`` turns came first, as on large graphs."""
+    """phi itself, as a bracket of relative width ``tol``; wider if ``most`` rounds came first, as on large graphs."""
     best = corrected(graph, np.zeros((len(graph), b.shape[1])), b)
-    low, high, v, made = lone_pull(b, graph), strain(graph, best), b, 0
+    low, high, v, made = float(client_ratios(b, graph).max()), strain(graph, best), b, 0
     while high - low > tol * high and made < most:
         middle = low + 0.5 * (high - low)
         found, now, low, v = alternated(b, graph, middle, best, low, most=40)

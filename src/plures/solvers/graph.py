@@ -18,8 +18,7 @@ from scipy.spatial import cKDTree
 from scipy.spatial.distance import pdist, squareform
 
 from plures.errors import BadValue, Unsupported
-from plures.solvers.links import Floats
-from plures.types import Key
+from plures.types import Floats, Key
 
 Ints = NDArray[np.int64]
 
@@ -76,11 +75,7 @@ class Graph:
     @cached_property
     def laplacian(self) -> Any:
         """(clients, clients) of the weights, full where the divergence is."""
-        if isinstance(self.divergence, np.ndarray):
-            return (self.divergence * self.weight) @ self.divergence.T
-        across = sparse.coo_array((self.weight, (self.head, self.tail)), shape=(self.num, self.num))
-        diagonal = sparse.coo_array((self.degree, (np.arange(self.num), np.arange(self.num))))
-        return (diagonal.tocsc() - across.tocsc() - across.T.tocsc()).tocsc()
+        return (self.divergence * self.weight) @ self.divergence.T
 
     @cached_property
     def is_uniform(self) -> bool:
@@ -117,13 +112,9 @@ class Graph:
     def contracted(self, label: Ints, number: int) -> tuple[Graph, Ints]:
         """The graph between groups, weights summed, and for every edge its new one (-1: inside a group)."""
         one, other = label[self.head], label[self.tail]
-        low, high = np.minimum(one, other), np.maximum(one, other)
-        outside = np.flatnonzero(low != high)
-        codes, place = np.unique(low[outside] * number + high[outside], return_inverse=True)
-        weight: Floats = np.bincount(place, self.weight[outside], len(codes)).astype(float)
-        renamed = np.full(len(self), -1)
-        renamed[outside] = place
-        return Graph(number, codes // number, codes % number, weight), renamed
+        outside, renamed = np.flatnonzero(one != other), np.full(len(self), -1)
+        graph, renamed[outside] = _merged(number, one[outside], other[outside], self.weight[outside])
+        return graph, renamed
 
     def among(self, edges: NDArray[np.bool_] | Ints) -> Graph:
         """The graph with some of its edges."""
@@ -140,6 +131,11 @@ class Graph:
 def lengths(vectors: Floats) -> Floats:
     """(edges,) Euclidean norms of the rows."""
     return np.sqrt(np.einsum("ed,ed->e", vectors, vectors))
+
+
+def sums_by(label: Ints, values: Floats, number: int) -> Floats:
+    """(number, d) sums of the rows of each label."""
+    return np.stack([np.bincount(label, column, number) for column in values.T], axis=1)
 
 
 def complete(num: int) -> Graph:
@@ -162,7 +158,7 @@ def from_edges(num: int, edges: ArrayLike, weight: ArrayLike | None = None) -> G
         raise BadValue("weight", f"{len(values)} numbers", "one positive number for each edge")
     if len(ends) and (ends.min() < 0 or ends.max() >= num or (ends[:, 0] == ends[:, 1]).any()):
         raise BadValue("edges", "such a list", f"pairs of two different clients from 0 to {num - 1}")
-    graph = _merged(num, ends[:, 0], ends[:, 1], values)
+    graph = _merged(num, ends[:, 0], ends[:, 1], values)[0]
     check_whole(graph)
     return graph
 
@@ -193,7 +189,7 @@ def nearest(points: ArrayLike, num_neighbors: int = 10) -> Graph:
     own = np.repeat(np.arange(num), num_neighbors + 1)
     other = found.reshape(-1)
     real = own != other
-    graph = _merged(num, own[real], other[real], np.ones(real.sum()))
+    graph = _merged(num, own[real], other[real], np.ones(real.sum()))[0]
     return linked(replace(graph, weight=np.ones(len(graph))), where).normalized()
 
 
@@ -202,12 +198,8 @@ def linked(graph: Graph, points: Floats) -> Graph:
     number, part = graph.parts()
     while number > 1:
         head, tail = _links(points, part, number)
-        graph = _merged(
-            graph.num,
-            np.concatenate([graph.head, head]),
-            np.concatenate([graph.tail, tail]),
-            np.concatenate([graph.weight, np.full(len(head), np.median(graph.weight) if len(graph) else 1.0)]),
-        )
+        weight = np.full(len(head), np.median(graph.weight) if len(graph) else 1.0)
+        graph = _both(graph, Graph(graph.num, head, tail, weight))
         number, part = graph.parts()
     return graph
 
@@ -219,12 +211,7 @@ def mixed(graph: Graph, theta: float) -> Graph:
     if theta == 0:
         return graph
     whole = complete(graph.num)
-    return _merged(
-        graph.num,
-        np.concatenate([graph.head, whole.head]),
-        np.concatenate([graph.tail, whole.tail]),
-        np.concatenate([(1 - theta) * graph.weight, theta * whole.weight]),
-    )
+    return _both(replace(graph, weight=(1 - theta) * graph.weight), replace(whole, weight=theta * whole.weight))
 
 
 def sketched(key: Key, points: Floats, dim: int) -> Floats:
@@ -247,11 +234,17 @@ def check_room(num_edges: int, dim: int) -> None:
         )
 
 
-def _merged(num: int, one: Ints, other: Ints, weight: Floats) -> Graph:
-    """Edges with the smaller end first; an edge named twice is one, of the summed weight."""
+def _merged(num: int, one: Ints, other: Ints, weight: Floats) -> tuple[Graph, Ints]:
+    """Edges with the smaller end first, one named twice with the summed weight; and which of them each became."""
     low, high = np.minimum(one, other), np.maximum(one, other)
     codes, place = np.unique(low * num + high, return_inverse=True)
-    return Graph(num, codes // num, codes % num, np.bincount(place, weight, len(codes)).astype(float))
+    return Graph(num, codes // num, codes % num, np.bincount(place, weight, len(codes)).astype(float)), place
+
+
+def _both(one: Graph, other: Graph) -> Graph:
+    """The edges of two graphs."""
+    parts = (np.concatenate([getattr(one, name), getattr(other, name)]) for name in ("head", "tail", "weight"))
+    return _merged(one.num, *parts)[0]
 
 
 def _links(points: Floats, part: Ints, number: int) -> tuple[Ints, Ints]:

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from plures.solvers.certificate import certify
-from plures.solvers.grouped import Partition
-from plures.solvers.links import Floats
-from plures.solvers.solve import Problem, models_of
+from plures.solvers.fused_problem import Problem, models_of
+from plures.solvers.partition import Partition
+from plures.types import Floats
 
 STRIDE, BISECTIONS = 1.15, 14
 """Steps outward from where the partition is known to hold, and halvings at the end."""
 
 
 @dataclass(frozen=True)
-class Interval:
+class AlphaInterval:
     """The partition is the solution's from ``low`` to ``high``, at all alphas looked at; what happens ``below`` and ``above``.
 
     "split": a cluster falls apart. "merge": two clusters meet. "unproved": neither is shown, and the proof fails. "open":
@@ -36,7 +36,7 @@ class Interval:
 
 def certified_interval(
     partition: Partition, alpha: float, w: Floats, *, duals: Floats | None = None, reach: float = 1e3
-) -> Interval | None:
+) -> AlphaInterval | None:
     """The interval around ``alpha`` on which the partition stays the solution's; None where it is not at ``alpha``.
 
     For losses that are not quadratic a partition may come back further out: this is the piece that holds ``alpha``.
@@ -46,7 +46,7 @@ def certified_interval(
         return None
     low, below = _end(partition, alpha, here, 1.0 / STRIDE, reach)
     high, above = _end(partition, alpha, here, STRIDE, reach)
-    return Interval(low, high, below, above)
+    return AlphaInterval(low, high, below, above)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,14 +18,14 @@ from numpy.typing import ArrayLike
 
 from plures.errors import BadData
 from plures.solvers.clients import Clients
-from plures.solvers.links import Floats
+from plures.types import Floats
 
 if TYPE_CHECKING:
-    from plures.solvers.fitting import Fitted
+    from plures.solvers.estimator import Fitted
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class PlacedNewcomer:
     """Where a new client goes: the ``cluster`` it fuses with (-1: none), and that of least loss on its rows.
 
     ``excess`` (K,) is how far the force on it exceeds what each cluster holds; not above 0 where it fuses.
@@ -60,12 +60,12 @@ def as_newcomer(fitted: Fitted, x: ArrayLike, y: ArrayLike) -> Clients:
         )
     if not (np.isfinite(table).all() and np.isfinite(wanted).all()):
         raise BadData("the new client has a value that is not a finite number")
-    if (wants := clients.link.check(wanted)) is not None:
-        raise BadData(f"the targets of {clients.link.name} must be {wants}; the new client's are not")
+    if (wants := clients.loss.check(wanted)) is not None:
+        raise BadData(f"the targets of {clients.loss.name} must be {wants}; the new client's are not")
     # Where clients count by their rows, so does a new one.
     weight = len(table) / float(clients.counts.mean()) if fitted.how.weighting == "examples" else 1.0
     share = np.full((1, len(table)), weight / len(table))
-    return Clients(table[None], wanted[None], share, clients.ridge, clients.link)
+    return Clients(table[None], wanted[None], share, clients.ridge, clients.loss)
 
 
 def ties_of(fitted: Fitted, new: Clients) -> Floats:
@@ -74,24 +74,23 @@ def ties_of(fitted: Fitted, new: Clients) -> Floats:
     everywhere: Floats = fitted.theta * fitted.solution.sizes.astype(float)
     if graph.is_uniform:
         return everywhere
-    slope = new.slope(fitted.consensus.model[None])
-    apart = ((fitted.consensus.slopes - slope) ** 2).sum(1)
+    gradient = new.gradient(fitted.consensus.model[None])
+    apart = ((fitted.consensus.gradients - gradient) ** 2).sum(1)
     near = np.argsort(apart, kind="stable")[: fitted.how.num_neighbors]
     near_each: Floats = np.bincount(fitted.label[near], minlength=number).astype(float)
     own = float(graph.weight.max()) - fitted.theta if len(graph) else 1.0
     return near_each * own + everywhere
 
 
-def placed(fitted: Fitted, x: ArrayLike, y: ArrayLike) -> Placed:
+def place_newcomer(fitted: Fitted, x: ArrayLike, y: ArrayLike) -> PlacedNewcomer:
     """The newcomer's place among the clusters of a fitted problem."""
     new, w, alpha = as_newcomer(fitted, x, y), fitted.solution.models, fitted.alpha
     ties = ties_of(fitted, new)
     apart = w[:, None] - w[None]
     size = np.maximum(np.sqrt((apart**2).sum(2)), 1e-300)
-    pull = alpha * ((ties[None, :] / size)[..., None] * apart).sum(1)
-    slope = np.concatenate([new.slope(one[None]) for one in w])
-    excess = np.sqrt(((slope + pull) ** 2).sum(1)) - alpha * ties
-    losses = np.concatenate([new.value(one[None]) for one in w])
+    force = alpha * ((ties[None, :] / size)[..., None] * apart).sum(1)
+    many = new.take(np.zeros(len(w), int))
+    excess = np.sqrt(((many.gradient(w) + force) ** 2).sum(1)) - alpha * ties
     passed = np.flatnonzero(excess <= 1e-9 * max(alpha * float(ties.max()), 1e-300))
     best = int(passed[np.argmin(excess[passed])]) if len(passed) else -1
-    return Placed(best, int(np.argmin(losses)), excess)
+    return PlacedNewcomer(best, int(np.argmin(many.value(w))), excess)

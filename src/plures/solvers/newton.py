@@ -17,8 +17,8 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.sparse.linalg import splu
 
 from plures.solvers.graph import Graph, Ints
-from plures.solvers.grouped import Bend, Reduced
-from plures.solvers.links import Floats
+from plures.solvers.partition import Expansion, Reduced
+from plures.types import Floats
 
 DENSE, MOST_DENSE = 600, 6_000
 """Up to so many unknowns the Newton system is solved as a full matrix; where it has few zeros, up to the second."""
@@ -28,7 +28,7 @@ MOST_STEPS = 60
 
 @dataclass(frozen=True, eq=False)
 class Centered:
-    """Models (K, dim), duals between groups (edges, dim), how far the slope is from zero, and the steps made.
+    """Models (K, dim), duals between groups (edges, dim), how far the gradient is from zero, and the steps made.
 
     ``met`` names the edges whose ends met on the way: the exact problem has a kink there.
     """
@@ -49,25 +49,19 @@ def centered(
     most: int = MOST_STEPS,
     careful: bool = True,
 ) -> Centered:
-    """The models at which the slope is at most ``tol`` of its parts, or (if ``careful``) where two of them come near."""
-    ties, now = problem.ties, _at(problem, start, eps)
+    """The models at which the gradient is at most ``tol`` of its parts, or (if ``careful``) where two of them come near."""
+    now = _at(problem, start, eps)
     size = max(float(np.abs(start).max()), 1.0)
-    none = np.empty(0, np.int64)
-    for count in range(most):
-        if now.residual <= tol * _scale(now):
-            return Centered(now.w, now.u, now.residual, count, none)
-        step = -_solved(problem, now)
-        ahead = _searched(problem, now, step, eps)
+    count, met = 0, np.empty(0, np.int64)
+    while count < most and not (now.residual <= tol * _scale(now) or len(met)):
+        ahead = _searched(problem, now, -_solved(problem, now), eps)
         if ahead is None:
-            return Centered(now.w, now.u, now.residual, count, none)
-        before, now = now.norms, ahead
-        if eps == 0.0 and careful and len(ties):
-            met = np.flatnonzero(
-                (now.norms < 1e-3 * before) & (now.norms < 1e-2 * size) | (now.norms <= 1e-9 * size)
-            )
-            if len(met):
-                return Centered(now.w, now.u, now.residual, count + 1, met)
-    return Centered(now.w, now.u, now.residual, most, none)
+            break
+        before, now, count = now.norms, ahead, count + 1
+        if eps == 0.0 and careful:
+            near = (now.norms < 1e-3 * before) & (now.norms < 1e-2 * size) | (now.norms <= 1e-9 * size)
+            met = np.flatnonzero(near)
+    return Centered(now.w, now.u, now.residual, count, met)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,36 +69,36 @@ class _Here:
     """All that is known at some models."""
 
     w: Floats
-    bend: Bend
+    curvature: Expansion
     gaps: Floats
     norms: Floats
     u: Floats
-    slope: Floats
+    gradient: Floats
     value: float
     residual: float
 
 
 def _at(problem: Reduced, w: Floats, eps: float) -> _Here:
-    bend, gaps = problem.groups.bend(w), problem.ties.gaps(w)
+    curvature, gaps = problem.groups.expand(w), problem.ties.gaps(w)
     norms = np.sqrt(np.einsum("ed,ed->e", gaps, gaps) + eps * eps)
     u = (problem.alpha * problem.ties.weight / np.maximum(norms, 1e-300))[:, None] * gaps
-    slope = bend.slope + problem.ties.outflow(u)
-    value = bend.value + problem.alpha * float(problem.ties.weight @ norms)
-    return _Here(w, bend, gaps, norms, u, slope, value, float(np.abs(slope).max()))
+    gradient = curvature.gradient + problem.ties.outflow(u)
+    value = curvature.value + problem.alpha * float(problem.ties.weight @ norms)
+    return _Here(w, curvature, gaps, norms, u, gradient, value, float(np.abs(gradient).max()))
 
 
 def _scale(here: _Here) -> float:
-    """The size of what cancels in the slope: curvature times models, and what groups push with."""
-    steep = float(here.bend.curve.diagonal(axis1=1, axis2=2).max())
+    """The size of what cancels in the gradient: curvature times models, and what groups push with."""
+    steep = float(here.curvature.curvature.diagonal(axis1=1, axis2=2).max())
     return max(steep * float(np.abs(here.w).max()), float(np.abs(here.u).max(initial=0.0)), steep * 1e-3, 1e-300)
 
 
 def _searched(problem: Reduced, here: _Here, step: Floats, eps: float) -> _Here | None:
-    """Where the first of the steps 1, 1/2, 1/4 .. leads that gains a fair part of what the slope promises.
+    """Where the first of the steps 1, 1/2, 1/4 .. leads that gains a fair part of what the gradient promises.
 
-    Near the end values drown in rounding: the full step is then taken as long as the slope shrinks.
+    Near the end values drown in rounding: the full step is then taken as long as the gradient shrinks.
     """
-    drop = float(np.vdot(here.slope, step))
+    drop = float(np.vdot(here.gradient, step))
     pace = 1.0
     for _ in range(40):
         ahead = _at(problem, here.w + pace * step, eps)
@@ -117,23 +111,23 @@ def _searched(problem: Reduced, here: _Here, step: Floats, eps: float) -> _Here 
 
 
 def _solved(problem: Reduced, here: _Here) -> Floats:
-    """The Newton step for the slope, as (K, dim)."""
-    ties, slope, dim = problem.ties, here.slope, here.slope.shape[1]
+    """The Newton step for the gradient, as (K, dim)."""
+    ties, gradient, dim = problem.ties, here.gradient, here.gradient.shape[1]
     far = np.maximum(here.norms, 1e-300)
     unit = here.gaps / far[:, None]
     blocks = (problem.alpha * ties.weight / far)[:, None, None] * (
         np.eye(dim) - unit[:, :, None] * unit[:, None, :]
     )
-    diagonal = here.bend.curve + (ties.touching @ blocks.reshape(len(ties), dim * dim)).reshape(
-        here.bend.curve.shape
+    diagonal = here.curvature.curvature + (ties.touching @ blocks.reshape(len(ties), dim * dim)).reshape(
+        here.curvature.curvature.shape
     )
-    filled = (len(slope) + 2 * len(ties)) * dim * dim > 0.1 * slope.size**2
-    solver = _dense if slope.size <= (MOST_DENSE if filled else DENSE) else _sparse
-    return solver(ties, diagonal, blocks, slope)
+    filled = (len(gradient) + 2 * len(ties)) * dim * dim > 0.1 * gradient.size**2
+    solver = _dense if gradient.size <= (MOST_DENSE if filled else DENSE) else _sparse
+    return solver(ties, diagonal, blocks, gradient)
 
 
-def _dense(ties: Graph, diagonal: Floats, blocks: Floats, slope: Floats) -> Floats:
-    number, dim = slope.shape
+def _dense(ties: Graph, diagonal: Floats, blocks: Floats, gradient: Floats) -> Floats:
+    number, dim = gradient.shape
     whole = np.zeros((number, dim, number, dim))
     whole[np.arange(number), :, np.arange(number), :] = diagonal
     whole[ties.head, :, ties.tail, :] = -blocks
@@ -141,22 +135,18 @@ def _dense(ties: Graph, diagonal: Floats, blocks: Floats, slope: Floats) -> Floa
     matrix = whole.reshape(number * dim, number * dim)
     try:
         factor = cho_factor(matrix, check_finite=False, overwrite_a=False)
-        return cho_solve(factor, slope.reshape(-1), check_finite=False).reshape(number, dim)
+        return cho_solve(factor, gradient.reshape(-1), check_finite=False).reshape(number, dim)
     except LinAlgError:
         matrix = matrix + 1e-10 * np.trace(matrix) / len(matrix) * np.eye(len(matrix))
-        return np.linalg.lstsq(matrix, slope.reshape(-1), rcond=None)[0].reshape(number, dim)
+        return np.linalg.lstsq(matrix, gradient.reshape(-1), rcond=None)[0].reshape(number, dim)
 
 
-def _sparse(ties: Graph, diagonal: Floats, blocks: Floats, slope: Floats) -> Floats:
-    number, dim = slope.shape
+def _sparse(ties: Graph, diagonal: Floats, blocks: Floats, gradient: Floats) -> Floats:
+    number, dim = gradient.shape
     rows = np.concatenate([np.arange(number), ties.head, ties.tail])
     columns = np.concatenate([np.arange(number), ties.tail, ties.head])
-    values = np.concatenate([diagonal, -blocks, -blocks])
-    place = np.arange(dim)
-    at_row = (rows[:, None, None] * dim + place[:, None]) + 0 * place[None, None, :]
-    at_column = (columns[:, None, None] * dim + place[None, None, :]) + 0 * place[:, None]
-    matrix = sparse.coo_array(
-        (values.reshape(-1), (at_row.reshape(-1), at_column.reshape(-1))), shape=(number * dim, number * dim)
-    ).tocsc()
+    order = sparse.coo_array((np.arange(1, len(rows) + 1), (rows, columns)), shape=(number, number)).tocsr()
+    values = np.concatenate([diagonal, -blocks, -blocks])[order.data - 1]
+    matrix = sparse.bsr_array((values, order.indices, order.indptr), shape=(number * dim, number * dim)).tocsc()
     factor = splu(matrix, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}, diag_pivot_thresh=0.0)
-    return factor.solve(slope.reshape(-1)).reshape(number, dim)
+    return factor.solve(gradient.reshape(-1)).reshape(number, dim)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import BadValue
 from plures.solvers.clients import Clients
 from plures.solvers.flow import threshold
+from plures.solvers.fused_problem import Problem, Solution, fuse_and_split, solve
 from plures.solvers.graph import Graph, Ints
-from plures.solvers.grouped import Partition
-from plures.solvers.links import Floats
+from plures.solvers.partition import Partition
 from plures.solvers.prox import own_best
-from plures.solvers.solve import Problem, Solution, by_turns, solve
+from plures.types import Floats
 
 Tell = Callable[[int, int], None]
 """(done, of how many): called as a path goes on."""
@@ -29,7 +29,7 @@ class Consensus:
     """The global model (dim,), the clients' gradients there (N, dim), and the bracket of alpha_hat."""
 
     model: Floats
-    slopes: Floats
+    gradients: Floats
     low: float
     high: float
     flow: Floats | None = None  # (edges, dim) that proves the upper end
@@ -42,25 +42,17 @@ class Consensus:
 
 def consensus(clients: Clients, graph: Graph | None = None, *, tol: float = 1e-5) -> Consensus:
     """The global model, and alpha_hat on the graph where one is given."""
-    everyone = np.zeros((1, clients.dim))
-    whole = Clients(
-        clients.a.reshape(1, -1, clients.a.shape[2]),
-        clients.y.reshape(1, -1),
-        clients.share.reshape(1, -1) / clients.num,
-        clients.ridge,
-        clients.link,
-    )
-    model = own_best(whole, everyone).x[0]
-    slopes = clients.slope(np.broadcast_to(model, (clients.num, clients.dim)))
+    model = own_best(clients.pooled(), np.zeros((1, clients.dim))).x[0]
+    gradients = clients.gradient(np.broadcast_to(model, (clients.num, clients.dim)))
     if graph is None or clients.num == 1:
-        return Consensus(model, slopes, 0.0, 0.0)
+        return Consensus(model, gradients, 0.0, 0.0)
     most = 1_000 if len(graph) < 50_000 else 80
-    found = threshold(slopes.mean(0) - slopes, graph, tol=tol, most=most)
-    return Consensus(model, slopes, found.low, found.high, found.u)
+    found = threshold(gradients.mean(0) - gradients, graph, tol=tol, most=most)
+    return Consensus(model, gradients, found.low, found.high, found.u)
 
 
 @dataclass(frozen=True, eq=False)
-class Path:
+class ClusterPath:
     """Solutions from the largest alpha to the least."""
 
     solutions: tuple[Solution, ...]
@@ -80,21 +72,6 @@ class Path:
     def num_clusters(self) -> Ints:
         """(steps,) clusters at each alpha."""
         return np.array([one.num_clusters for one in self.solutions])
-
-    @property
-    def events(self) -> list[tuple[float, float, str]]:
-        """(upper alpha, lower alpha, what) of every step at which the partition changes, as alpha falls."""
-        found = []
-        for above, below in zip(self.solutions, self.solutions[1:], strict=False):
-            what = change(above.label, below.label)
-            if what:
-                found.append((above.certificate.alpha, below.certificate.alpha, what))
-        return found
-
-    @property
-    def is_tree(self) -> bool:
-        """Whether clusters only ever split as alpha falls."""
-        return all(what == "split" for _, _, what in self.events)
 
     def plateaus(self) -> list[tuple[int, int]]:
         """(first, last) of every run of equal partitions."""
@@ -137,11 +114,11 @@ def follow(
 ) -> tuple[Solution, ...]:
     """Solutions at ``alphas``, from the largest down, each from the last; until there are more than ``most`` clusters."""
     whole = Partition(clients, graph, np.zeros(clients.num, np.int64))
-    now = by_turns(Problem(clients, graph, float(alphas[0])), whole, start.model[None], duals=start.flow)
+    now = fuse_and_split(Problem(clients, graph, float(alphas[0])), whole, start.model[None], duals=start.flow)
     found: list[Solution] = []
     for place, alpha in enumerate(alphas):
         problem = Problem(clients, graph, float(alpha))
-        ahead = by_turns(problem, now.partition, now.models, duals=now.certificate.u)
+        ahead = fuse_and_split(problem, now.partition, now.models, duals=now.certificate.u)
         now = (
             ahead
             if ahead.certificate.exact
@@ -162,16 +139,16 @@ def criterion(clients: Clients, solution: Solution) -> float:
     rows = float(clients.counts.sum())
     x = solution.x
     loss = float((clients.value(x) - 0.5 * (x * x) @ clients.ridge).mean())
-    fit = 2.0 * rows * loss if clients.link.name == "poisson" else rows * np.log(max(loss, 1e-300))
+    fit = 2.0 * rows * loss if clients.loss.name == "poisson" else rows * np.log(max(loss, 1e-300))
     return fit + solution.num_clusters * clients.dim * np.log(rows)
 
 
-def by_criterion(path: Path, clients: Clients) -> int:
+def by_criterion(path: ClusterPath, clients: Clients) -> int:
     """The step with the least BIC."""
     return int(np.argmin([criterion(clients, one) for one in path.solutions]))
 
 
-def by_plateau(path: Path, clients: Clients) -> int:
+def by_plateau(path: ClusterPath, clients: Clients) -> int:
     """The middle of the longest stretch of log alpha with one partition of more than 1 and less than N/2 clusters."""
     logs = np.log(path.alphas)
     fair = [
@@ -180,7 +157,7 @@ def by_plateau(path: Path, clients: Clients) -> int:
     return max(fair)[1] if fair else by_criterion(path, clients)
 
 
-def plateau_of(path: Path, step: int) -> tuple[float, float]:
+def plateau_of(path: ClusterPath, step: int) -> tuple[float, float]:
     """The largest and the least alpha of the steps around one that share its partition."""
     first, last = next((a, b) for a, b in path.plateaus() if a <= step <= b)
     return float(path.alphas[first]), float(path.alphas[last])
@@ -196,9 +173,3 @@ def by_hold_out(solutions: Sequence[Solution], held: Clients) -> int:
 
 
 SELECTORS = ("bic", "plateau", "hold-out")
-
-
-def check_selector(name: str) -> None:
-    """Refuse a selector that does not exist."""
-    if name not in SELECTORS:
-        raise UnknownChoice("selector", name, SELECTORS)

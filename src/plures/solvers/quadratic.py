@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
-from plures.envelope import Bounds
 from plures.errors import BadData, BadValue, Unsupported
+from plures.moreau import Bounds
 from plures.solvers.clients import Clients
-from plures.solvers.links import Floats
+from plures.types import Floats
 
 FLAT = 1e-13
 """Eigenvalues below this share of the largest are none."""
@@ -38,10 +38,10 @@ BLOCK = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
-class Solved:
+class PenalizedSolution:
     """Models at ``lams`` (L,) or (L, m): ``shared`` (L, ..., d) and ``own`` (L, ..., m, d).
 
-    ``steps`` of Newton's method and the largest ``residual`` of a slope that they left; 0 where a formula was used.
+    ``steps`` of Newton's method and the largest ``residual`` of a gradient that they left; 0 where a formula was used.
     """
 
     lams: Floats
@@ -96,17 +96,12 @@ class Quadratics:
         return cls.of(matrix, np.matmul(across, wanted[..., None])[..., 0], weights)
 
     @classmethod
-    def from_clients(
-        cls, clients: Clients, weights: ArrayLike | None = None, *, num_problems: int | None = None
-    ) -> Quadratics:
-        """The losses of clients with squared errors; ``num_problems`` of them lie one after the other."""
-        if clients.link.name != "least_squares":
-            raise Unsupported(f"squared errors are quadratic, {clients.link.name} is not: Penalized takes any loss")
+    def from_clients(cls, clients: Clients, weights: ArrayLike | None = None) -> Quadratics:
+        """The losses of clients with squared errors."""
+        if clients.loss.name != "least_squares":
+            raise Unsupported(f"squared errors are quadratic, {clients.loss.name} is not: Penalized takes any loss")
         nothing = np.zeros((clients.num, clients.dim))
-        matrix, vector = clients.curve(nothing), -clients.slope(nothing)
-        if num_problems is not None:
-            matrix, vector = (part.reshape(num_problems, -1, *part.shape[1:]) for part in (matrix, vector))
-        return cls.of(matrix, vector, weights)
+        return cls.of(clients.curvature(nothing), -clients.gradient(nothing), weights)
 
     @property
     def num(self) -> int:
@@ -141,7 +136,7 @@ class Quadratics:
         values = self.spectrum[0]
         return Bounds(values.min((-2, -1)), values.max((-2, -1)))
 
-    def path(self, lams: ArrayLike) -> Solved:
+    def path(self, lams: ArrayLike) -> PenalizedSolution:
         """The solutions at ``lams`` (L,), or (L, m) with one for each client; 0 and infinity are taken exactly."""
         given, each = checked_lams(lams, self.num)
         self._refuse_flat(each)
@@ -150,19 +145,7 @@ class Quadratics:
             shared = self._shared(side, each)
             own = self._own(side, shared)
         lead = (len(each), *self.b.shape[:-2])
-        return Solved(given, shared.reshape(*lead, self.dim), own.reshape(*lead, self.num, self.dim))
-
-    def value(self, shared: Floats, own: Floats, lam: ArrayLike) -> Floats:
-        """The objective: at a number ``lam``, or at those of a path and its models."""
-        losses = (own * (0.5 * np.matmul(self.a, own[..., None])[..., 0] - self.b)).sum(-1)
-        return (losses + penalty(shared, own, lam)) @ self.weights
-
-    def envelope_hessian(self, lam: ArrayLike) -> Floats:
-        """(..., m, d, d) Hessians of the envelopes: lam A_i (A_i + lam)^-1."""
-        values, vectors = self.spectrum
-        side = Balance.of(checked_lams(lam, self.num)[1])
-        bends = side.pull[0][:, None] * values / (side.slack[0][:, None] * values + side.pull[0][:, None])
-        return np.matmul(vectors * bends[..., None, :], vectors.swapaxes(-1, -2))
+        return PenalizedSolution(given, shared.reshape(*lead, self.dim), own.reshape(*lead, self.num, self.dim))
 
     def _refuse_flat(self, each: Floats) -> None:
         """A client alone needs a minimizer of its own."""
@@ -214,12 +197,12 @@ class Quadratics:
 
 
 class Balance(NamedTuple):
-    """Strengths as quotients ``pull`` / ``slack``, both in [0, 1], so that 0 and infinity are numbers like any other.
+    """Strengths as quotients ``weight`` / ``slack``, both in [0, 1], so that 0 and infinity are numbers like any other.
 
     ``part`` is a client's share in the shared model, relative to the largest; all have the same where all are alone.
     """
 
-    pull: Floats
+    weight: Floats
     slack: Floats
     part: Floats
 
@@ -230,13 +213,15 @@ class Balance(NamedTuple):
         >>> Balance.of(np.array([[0.5, 4.0, np.inf]])).slack
         array([[1.  , 0.25, 0.  ]])
         """
-        pull = np.minimum(lams, 1.0)
-        top = pull.max(-1, keepdims=True)
-        return cls(pull, 1.0 / np.maximum(lams, 1.0), np.where(top > 0, pull / np.where(top > 0, top, 1.0), 1.0))
+        weight = np.minimum(lams, 1.0)
+        top = weight.max(-1, keepdims=True)
+        return cls(
+            weight, 1.0 / np.maximum(lams, 1.0), np.where(top > 0, weight / np.where(top > 0, top, 1.0), 1.0)
+        )
 
     def under(self, place: int, some: slice, values: Floats) -> Floats:
-        """slack s + pull, (S, clients, d): s + lam times the slack."""
-        return self.slack[place, some, None] * values + self.pull[place, some, None]
+        """slack s + weight, (S, clients, d): s + lam times the slack."""
+        return self.slack[place, some, None] * values + self.weight[place, some, None]
 
 
 def checked_lams(lams: ArrayLike, num: int) -> tuple[Floats, Floats]:
@@ -257,22 +242,6 @@ def checked_weights(weights: ArrayLike | None, num: int) -> Floats:
     if found.shape != (num,) or not (found > 0).all() or abs(found.sum() - 1) > 1e-9:
         raise BadValue("weights", weights, f"{num} positive numbers that sum to 1")
     return found
-
-
-def penalty(shared: Floats, own: Floats, lam: ArrayLike) -> Floats:
-    """lam / 2 |w_g - w_i|^2 (..., m); 0 where nothing is apart, also for an infinite lam."""
-    off = np.square(own - shared[..., None, :]).sum(-1)
-    strong = beside(lam, off)
-    return 0.5 * np.where(off > 0, strong, 0.0) * off
-
-
-def beside(lam: ArrayLike, like: Floats) -> Floats:
-    """Strengths with axes that fit (L, ..., m)."""
-    strong = np.asarray(lam, float)
-    if not strong.ndim:
-        return strong
-    gap = (1,) * (like.ndim - 2)
-    return strong.reshape(len(strong), *gap, -1 if strong.ndim == 2 else 1)
 
 
 def _one_thread(size: int) -> AbstractContextManager[Any]:

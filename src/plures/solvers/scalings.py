@@ -38,11 +38,6 @@ def from_alpha(alpha: float, scaling: str, num: int) -> float:
     return alpha / _factor(scaling, num)
 
 
-def l2gd_strength(gamma: float, num: int) -> float:
-    """The strength of L2GD's penalty for ``gamma sum_{i<j} |x_i - x_j|^2``: 2 N gamma, of half the squares to the mean."""
-    return 2.0 * num * gamma
-
-
 def _factor(scaling: str, num: int) -> float:
     if scaling not in FACTORS:
         raise UnknownChoice("scaling", scaling, FACTORS)

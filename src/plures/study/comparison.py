@@ -6,14 +6,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from plures.engine import Threat
+from plures.engine import AttackSummary
 from plures.registry import METHODS
-from plures.study.pairs import Pair, all_pairs, in_pairs
+from plures.study.disk.layout import ATTACKER, score_column
+from plures.study.pairs import Pair, in_pairs
 from plures.study.statistics import bootstrap, gini, over_seeds, share_worse, weighted_mean, worst_decile
 
 ALONE, GLOBAL = "local_only", "fedavg"
@@ -26,7 +28,7 @@ KNOWING = "knows the groups"
 class Comparison:
     """The result: ``clients`` has a row per (method, seed, client).
 
-    Under attack, liars have rows there too, and everything else is about the honest clients. ``newcomers`` has a row per
+    Under attack, attackers have rows there too, and everything else is about the honest clients. ``newcomers`` has a row per
     (method, seed, unseen client, how many rows it brings), where that was measured.
     """
 
@@ -34,16 +36,15 @@ class Comparison:
     metric: str
     higher_is_better: bool
     seconds: Mapping[str, float]
-    threat: Threat | None = None
+    attackers: AttackSummary | None = None
     told: tuple[str, ...] = ()  # by methods, of their first seed
-    norms: Mapping[str, str] = field(
-        default_factory=dict
-    )  # policies for normalization layers; {} for a model without
+    # Policies for normalization layers; {} for a model without.
+    norms: Mapping[str, str] = field(default_factory=dict)
     newcomers: pl.DataFrame | None = None
 
     @property
     def honest(self) -> pl.DataFrame:
-        """The rows of clients that do not lie."""
+        """The rows of honest clients."""
         return honest_of(self.clients)
 
     @cached_property
@@ -75,7 +76,7 @@ class Comparison:
         whole = max(self.scores(name).shape for name in self.methods)
         sound = self._ranked.filter(~pl.col("diverged") & pl.col("mean").is_not_null())["method"].to_list()
         names = [name for name in sound if self.scores(name).shape == whole]
-        return in_pairs({name: self.scores(name) for name in names}, all_pairs(names))
+        return in_pairs({name: self.scores(name) for name in names}, list(combinations(names, 2)))
 
     def pair(self, method: str, other: str) -> Pair | None:
         """How much a method scores above another one; None where that is not known."""
@@ -88,7 +89,7 @@ class Comparison:
 
     def scores(self, method: str, *, seen: bool = True) -> np.ndarray:
         """(seeds, clients) final personal scores of a method on test rows."""
-        return self._wide(method, f"personal_test_{self.metric}", seen=seen)
+        return self._wide(method, score_column(self.metric), seen=seen)
 
     @cached_property
     def digits(self) -> int:
@@ -105,7 +106,7 @@ class Comparison:
     def diverged(self, method: str) -> bool:
         """Whether some client with test rows got a model whose loss is not a finite number."""
         mine = self.honest.filter((pl.col("method") == method) & (pl.col("test_rows") > 0))
-        loss = mine["personal_test_loss"].cast(pl.Float64).fill_null(np.nan)
+        loss = mine[score_column("loss")].cast(pl.Float64).fill_null(np.nan)
         return not bool(loss.is_finite().all())
 
     def _wide(self, method: str, column: str, *, seen: bool = True) -> np.ndarray:
@@ -138,20 +139,14 @@ class Comparison:
 
     def _against(self, name: str, end: str, said: str) -> dict[str, float | None]:
         """The share of clients that are worse off than with one of the two ends, and the mean gain over it."""
+        columns = (f"worse_than_{said}", f"gain_over_{said}", f"gain_{said}_low", f"gain_{said}_high")
         if end not in self.methods or self.scores(end).shape != self.scores(name).shape:
-            return dict.fromkeys(
-                (f"worse_than_{said}", f"gain_over_{said}", f"gain_{said}_low", f"gain_{said}_high")
-            )
+            return dict.fromkeys(columns)
         sign = 1 if self.higher_is_better else -1
         mine, other = self.scores(name), self.scores(end)
         gain = bootstrap(sign * (mine - other))
         worse = share_worse(over_seeds(mine), over_seeds(other), higher_is_better=self.higher_is_better)
-        return {
-            f"worse_than_{said}": worse,
-            f"gain_over_{said}": gain.mean,
-            f"gain_{said}_low": gain.low,
-            f"gain_{said}_high": gain.high,
-        }
+        return dict(zip(columns, (worse, gain.mean, gain.low, gain.high), strict=True))
 
     def _with_verdict(self, table: pl.DataFrame) -> pl.DataFrame:
         """Paired with the best method over the same clients and seeds: a clear gap, or within noise."""
@@ -162,9 +157,8 @@ class Comparison:
         scored = dict(zip(names, table["mean"].is_not_null(), strict=True))
         words = [_word(name, best, found.get(name), diverged=gone[name], scored=scored[name]) for name in names]
         ps = [None if (pair := found.get(name)) is None else pair.p for name in names]
-        return table.with_columns(pl.Series("p", ps, pl.Float64), pl.Series("against_best", words, pl.String)).drop(
-            "diverged"
-        )
+        judged = table.with_columns(pl.Series("p", ps, pl.Float64), pl.Series("against_best", words, pl.String))
+        return judged.drop("diverged")
 
 
 def _word(name: str, best: str, pair: Pair | None, *, diverged: bool, scored: bool) -> str:
@@ -186,5 +180,5 @@ def knows_groups(label: str) -> bool:
 
 
 def honest_of(clients: pl.DataFrame) -> pl.DataFrame:
-    """The rows of clients that do not lie; all where there is no attack."""
-    return clients.filter(~pl.col("byzantine")) if "byzantine" in clients.columns else clients
+    """The rows of honest clients; all where there is no attack."""
+    return clients.filter(~pl.col(ATTACKER)) if ATTACKER in clients.columns else clients

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plures.errors import BadValue
+from plures.wording import counted, said_mb
 
 TOLERANCE = 0.01
 """Of the range of the losses of a sweep: what is that near a curve's best point is as good."""
@@ -31,19 +32,19 @@ def pareto(costs: NDArray[np.floating], errors: NDArray[np.floating], slack: flo
     """
     found, best, last = np.zeros(len(costs), bool), math.inf, (math.nan, math.nan)
     known = np.isfinite(costs) & np.isfinite(errors)
-    for place in np.lexsort((errors, costs)):
-        here = (float(costs[place]), float(errors[place]))
-        if known[place] and here[1] < best - slack:
-            found[place], best, last = True, here[1], here
-        elif known[place] and here[0] == last[0]:
-            found[place] = here[1] <= last[1] + slack
+    for at in np.lexsort((errors, costs)):
+        here = (float(costs[at]), float(errors[at]))
+        if known[at] and here[1] < best - slack:
+            found[at], best, last = True, here[1], here
+        elif known[at] and here[0] == last[0]:
+            found[at] = here[1] <= last[1] + slack
     return found
 
 
-def place_needed(errors: NDArray[np.floating], slack: float) -> int | None:
-    """The first place of a curve above its best one by at most ``slack``; None where no error is a finite number.
+def needed_index(errors: NDArray[np.floating], slack: float) -> int | None:
+    """The first point of a curve above its best one by at most ``slack``; None where no error is a finite number.
 
-    >>> place_needed(np.array([2.0, 1.5, 1.009, 1.0, 1.2]), 0.01)
+    >>> needed_index(np.array([2.0, 1.5, 1.009, 1.0, 1.2]), 0.01)
     2
     """
     able = np.where(np.isfinite(errors), errors, math.inf)
@@ -62,30 +63,6 @@ def wild_loss(first: NDArray[np.floating]) -> float:
     sizes = np.abs(first[np.isfinite(first)])
     usual = sizes[sizes <= WILD * np.median(sizes)] if len(sizes) else sizes
     return WILD * float(usual.max(initial=0.0)) or math.inf
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things.
-
-    >>> counted(1, "round"), counted(1200, "round")
-    ('1 round', '1,200 rounds')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def unit_of(most_mb: float) -> tuple[str, float]:
-    """(name, how many make a megabyte) of the unit in which such traffic is read best."""
-    return ("MB", 1.0) if most_mb >= 0.1 else ("kB", 1e3)
-
-
-def said_mb(mb: float) -> str:
-    """Traffic with its unit.
-
-    >>> said_mb(2.5), said_mb(0.0125)
-    ('2.5 MB', '12.5 kB')
-    """
-    unit, per_mb = unit_of(mb)
-    return f"{mb * per_mb:.3g} {unit}"
 
 
 @dataclass(frozen=True)
@@ -107,7 +84,7 @@ class Budget:
             raise BadValue("budget_rounds", self.rounds, "1 or more")
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """The bounds in words; empty if there are none."""
         mb = "" if self.mb is None else f"{said_mb(self.mb)} per client"
         rounds = "" if self.rounds is None else counted(self.rounds, "round")
@@ -120,7 +97,7 @@ class Budget:
         return (mb <= most_mb) & (rounds <= most_rounds)
 
 
-def last_place(errors: NDArray[np.floating], allowed: NDArray[np.bool_]) -> int | None:
+def last_index(errors: NDArray[np.floating], allowed: NDArray[np.bool_]) -> int | None:
     """The last of the allowed points; None if there is none, or if its error is no finite number."""
     able = np.flatnonzero(allowed)
     return int(able[-1]) if len(able) and np.isfinite(errors[able[-1]]) else None

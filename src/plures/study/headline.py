@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from plures.study.comparison import ALONE, GLOBAL, Comparison, knows_groups
-from plures.study.fronts import counted, said_mb
+from plures.wording import counted, said_mb
 
 SAME_PRICE = 1.05
 UNSOUND = ("diverged", "unknown", "no scores")
@@ -24,7 +23,7 @@ ENDS = {GLOBAL: "one model for all", ALONE: "training alone"}
 
 
 @dataclass(frozen=True)
-class Answer:
+class Headline:
     """What to take. ``best`` has the best mean; ``near`` are the others within noise of the advice."""
 
     advice: str
@@ -38,25 +37,25 @@ class Answer:
         return " ".join(self.sentences)
 
 
-def answer(result: Comparison) -> Answer:
+def headline_of(result: Comparison) -> Headline:
     """The answer of a comparison."""
     board = {row["method"]: row for row in result.leaderboard.iter_rows(named=True)}
     sound = [name for name, row in board.items() if row["against_best"] not in UNSOUND]
     able = [name for name in sound if not knows_groups(name)]
     if not able:
-        return Answer("", "", (), _nothing(board, sound))
+        return Headline("", "", (), _nothing(board, sound))
     price = {name: row["mb_per_client"] or 0.0 for name, row in board.items()}
     advice = cheapest(unbeaten(result), price)
     near = tuple(name for name in able if name not in (advice, able[0]) and not _clear(result, advice, name))
     first = _first(result, advice, able)
-    return Answer(advice, able[0], near, (first, _second(result, advice, able, near)))
+    return Headline(advice, able[0], near, (first, _second(result, advice, able, near)))
 
 
 def unbeaten(result: Comparison) -> list[str]:
     """Methods that no other one clearly beats, in the order of their means; without those that read the planted groups."""
     rows = result.leaderboard.filter(~pl.col("against_best").is_in(UNSOUND))
     able = [name for name in rows["method"] if not knows_groups(name)]
-    return [name for name in able if not any(_beats(result, other, name) for other in able)]
+    return [name for name in able if not any(_clear(result, other, name, better=True) for other in able)]
 
 
 def _nothing(board: Mapping[str, Mapping[str, Any]], sound: Sequence[str]) -> tuple[str, str]:
@@ -68,15 +67,10 @@ def _nothing(board: Mapping[str, Mapping[str, Any]], sound: Sequence[str]) -> tu
     return f"No method gave a model that can be used{but}: the others diverged.", "Try a smaller step size."
 
 
-def _clear(result: Comparison, one: str, other: str) -> bool:
+def _clear(result: Comparison, one: str, other: str, *, better: bool = False) -> bool:
+    """Whether two methods are clearly apart; ``better``: the first one ahead."""
     pair = result.pair(one, other)
-    return pair is not None and pair.clear
-
-
-def _beats(result: Comparison, one: str, other: str) -> bool:
-    """Whether one method clearly scores better than another."""
-    pair = result.pair(one, other)
-    return pair is not None and pair.clear and (pair.mean > 0) == result.higher_is_better
+    return pair is not None and pair.clear and (not better or (pair.mean > 0) == result.higher_is_better)
 
 
 def cheapest(names: Sequence[str], price: dict[str, float]) -> str:
@@ -88,8 +82,9 @@ def cheapest(names: Sequence[str], price: dict[str, float]) -> str:
 
 def _first(result: Comparison, name: str, able: Sequence[str]) -> str:
     """What to take, how well it does, and how it stands against the two ends."""
-    row, said = _row(result, name), partial(_number, digits=result.digits)
-    score = f"mean test {result.metric} {said(row['mean'])} ({said(row['low'])} to {said(row['high'])})"
+    row, digits = _row(result, name), result.digits
+    mean, low, high = (f"{row[what]:.{digits}f}" for what in ("mean", "low", "high"))
+    score = f"mean test {result.metric} {mean} ({low} to {high})"
     clients = counted(int(np.isfinite(result.scores(name)).any(0).sum()), "client")
     ends = [end for end in ENDS if end in able and end != name]
     stands = " and ".join(_stands(result, name, end) for end in ends)
@@ -103,7 +98,7 @@ def _stands(result: Comparison, name: str, end: str) -> str:
     if not pair.clear:
         return f"within noise of {ENDS[end]}"
     better = (pair.mean > 0) == result.higher_is_better
-    return f"{_number(abs(pair.mean), result.digits)} {'better' if better else 'worse'} than {ENDS[end]}"
+    return f"{abs(pair.mean):.{result.digits}f} {'better' if better else 'worse'} than {ENDS[end]}"
 
 
 def _second(result: Comparison, name: str, able: Sequence[str], near: Sequence[str]) -> str:
@@ -120,7 +115,7 @@ def _second(result: Comparison, name: str, able: Sequence[str], near: Sequence[s
     elif best != name:
         gap = abs(_row(result, best)["mean"] - row["mean"])
         more = f", as {'is' if len(near) == 1 else 'are'} {listed(near)}" if near else ""
-        parts.append(f"{best} scores {_number(gap, result.digits)} better, which is within noise of it{more}")
+        parts.append(f"{best} scores {gap:.{result.digits}f} better, which is within noise of it{more}")
     elif near:
         parts.append(f"{listed(near)} {'is' if len(near) == 1 else 'are'} within noise of it")
     else:
@@ -143,7 +138,3 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     if len(names) > most:
         return f"{', '.join(shown)} and {len(names) - most} more"
     return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else shown[0]
-
-
-def _number(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}"

@@ -85,12 +85,3 @@ def _p(mean: float, error: float, most: NDArray[np.floating]) -> float:
         return 1.0
     at_least = (most >= abs(mean) / error).sum() if error > 0 else 0
     return float((at_least + 1) / (len(most) + 1))
-
-
-def all_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Every two of these names, once.
-
-    >>> all_pairs(["a", "b", "c"])
-    [('a', 'b'), ('a', 'c'), ('b', 'c')]
-    """
-    return [(one, other) for place, one in enumerate(names) for other in names[place + 1 :]]

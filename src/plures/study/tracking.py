@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,12 +25,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 import polars as pl
+import polars.selectors as cs
 
 from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.study.disk.layout import flat, score_column
 
 if TYPE_CHECKING:
-    from plures.study.compare import StudyProgress
     from plures.study.comparison import Comparison
+    from plures.study.grid import StudyProgress
 
 About = Mapping[str, Any]
 Job = tuple[str, int]
@@ -84,7 +85,7 @@ class Watch:
 
 
 @contextmanager
-def tracking(
+def open_trackers(
     track: Sequence[str | Tracker], progress: Callable[[StudyProgress], None] | None, about: About
 ) -> Iterator[Watch]:
     """Trackers and ``progress`` called as a study goes; trackers are closed when the block ends, however it ends.
@@ -148,18 +149,21 @@ def final_numbers(result: Comparison) -> dict[Job, dict[str, float]]:
     found: dict[Job, dict[str, float]] = {}
     for (method, seed, seen), mine in result.honest.group_by("method", "seed", "seen", maintain_order=True):
         prefix = "test" if seen else "unseen_test"
-        means = {metric: mine[f"personal_test_{metric}"].mean() for metric in {result.metric, "loss"}}
+        means = {metric: mine[score_column(metric)].mean() for metric in {result.metric, "loss"}}
         numbers = {f"{prefix}/{name}": float(value) for name, value in means.items() if isinstance(value, float)}
         found.setdefault((str(method), int(str(seed))), {}).update(numbers)
     return found
 
 
-def board_numbers(result: Comparison) -> dict[str, dict[str, float]]:
+def board_numbers(result: Comparison, prefix: str = "") -> dict[str, dict[str, float]]:
     """The leaderboard's numbers, method by method."""
-    board = result.leaderboard
-    names = [name for name, kind in board.schema.items() if kind.is_numeric()]
-    rows = board.select("method", *names).iter_rows(named=True)
-    return {row["method"]: {name: float(row[name]) for name in names if _known(row[name])} for row in rows}
+    board = result.leaderboard.select("method", cs.numeric().cast(pl.Float64).fill_nan(None)).rows_by_key(
+        "method", named=True, unique=True
+    )
+    return {
+        method: {f"{prefix}{name}": one for name, one in row.items() if one is not None}
+        for method, row in board.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -180,9 +184,8 @@ class TensorBoard:
             rounds = int(about.get("rounds", 0))
             for (method, seed), numbers in final_numbers(result).items():
                 self._add(_place(method, seed), numbers, rounds)
-            for method, numbers in board_numbers(result).items():
-                named = {f"leaderboard/{name}": value for name, value in numbers.items()}
-                self._add(_place(method), named, rounds)
+            for method, numbers in board_numbers(result, "leaderboard/").items():
+                self._add(_place(method), numbers, rounds)
             with pl.Config(tbl_formatting="MARKDOWN", tbl_hide_column_data_types=True, tbl_rows=-1, tbl_cols=-1):
                 self._writer(".").add_text("leaderboard", str(result.leaderboard), rounds)
         self._writer(".").add_text("settings", f"```\n{json.dumps(dict(about), indent=2, default=str)}\n```", 0)
@@ -235,7 +238,7 @@ class MLflow:
         finally:
             for run in (*self.runs.values(), self.study):
                 self.client.set_terminated(run, "FAILED" if result is None else "FINISHED")
-        refused = [name for name, value in _flat(about).items() if not self._param(self.study, name, value)]
+        refused = [name for name, value in flat(about) if not self._param(self.study, name, value)]
         if refused:
             warnings.warn(f"MLflow did not take {', '.join(refused)}", UserWarning, stacklevel=2)
 
@@ -245,9 +248,8 @@ class MLflow:
             for job, numbers in final_numbers(result).items():
                 self._add(self._run(job), numbers, rounds)
             for method, numbers in board_numbers(result).items():
-                self._add(
-                    self.study, {f"{_plain(method)}/{name}": value for name, value in numbers.items()}, rounds
-                )
+                named = {f"{_plain(method)}/{name}": value for name, value in numbers.items()}
+                self._add(self.study, named, rounds)
 
     def _param(self, run: str, name: str, value: Any) -> bool:
         """Whether a setting could be logged."""
@@ -297,19 +299,3 @@ def _plain(name: str) -> str:
     'tuned.ditto_lam_0.5_finetune'
     """
     return re.sub(r"[^\w. -]", "_", name)[:250]
-
-
-def _known(value: Any) -> bool:
-    return value is not None and not math.isnan(value)
-
-
-def _flat(about: About, before: str = "") -> dict[str, Any]:
-    """Settings by dotted names.
-
-    >>> _flat({"rounds": 3, "plan": {"lr": 0.1}})
-    {'rounds': 3, 'plan.lr': 0.1}
-    """
-    found: dict[str, Any] = {}
-    for name, value in about.items():
-        found.update(_flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {before + name: value})
-    return found

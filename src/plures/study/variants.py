@@ -12,9 +12,10 @@ from typing import Any
 import polars as pl
 
 from plures.errors import BadFile
-from plures.study.fronts import counted
-from plures.study.headline import Answer, answer, cheapest, listed, unbeaten
-from plures.study.saved import INDEX, Saved, read_saved
+from plures.study.disk import layout
+from plures.study.disk.results import SavedStudy, read_results
+from plures.study.headline import Headline, cheapest, headline_of, listed, unbeaten
+from plures.wording import counted
 
 
 @dataclass(frozen=True)
@@ -22,14 +23,14 @@ class Variants:
     """The studies that can be read, by label, in the order of the file; ``missing`` says what cannot be shown."""
 
     folder: Path
-    studies: Mapping[str, Saved]
+    studies: Mapping[str, SavedStudy]
     varied: Mapping[str, Mapping[str, Any]]
     missing: tuple[str, ...] = ()
 
     @cached_property
-    def answers(self) -> dict[str, Answer]:
+    def answers(self) -> dict[str, Headline]:
         """What to take in each of them."""
-        return {label: answer(one.result) for label, one in self.studies.items()}
+        return {label: headline_of(one.result) for label, one in self.studies.items()}
 
     @cached_property
     def methods(self) -> list[str]:
@@ -39,18 +40,17 @@ class Variants:
     @cached_property
     def table(self) -> pl.DataFrame:
         """A row per (variant, method): its row of the leaderboard, and whether it is unbeaten and the advice there."""
-        parts = []
-        for label, one in self.studies.items():
-            best = unbeaten(one.result)
-            parts.append(
-                one.result.leaderboard.select(
-                    pl.lit(label).alias("variant"),
-                    pl.lit(one.result.metric).alias("metric"),
-                    pl.all(),
-                    pl.col("method").is_in(best).alias("unbeaten"),
-                    (pl.col("method") == self.answers[label].advice).alias("advice"),
-                )
+        name = pl.col("method")
+        parts = [
+            one.result.leaderboard.select(
+                pl.lit(label).alias("variant"),
+                pl.lit(one.result.metric).alias("metric"),
+                pl.all(),
+                name.is_in(unbeaten(one.result)).alias("unbeaten"),
+                (name == self.answers[label].advice).alias("advice"),
             )
+            for label, one in self.studies.items()
+        ]
         return pl.concat(parts, how="diagonal_relaxed")
 
     @cached_property
@@ -117,38 +117,36 @@ def _some(labels: Sequence[str], most: int = 3) -> str:
 def write_index(folder: Path, variants: Sequence[tuple[str, str, Mapping[str, Any]]]) -> None:
     """Keep the (label, folder, what is varied) of all studies beside them."""
     rows = [{"label": label, "folder": name, "varied": dict(varied)} for label, name, varied in variants]
-    scratch = folder / f"{INDEX}.tmp"
-    scratch.write_text(json.dumps({"variants": rows}, indent=2))
-    scratch.replace(folder / INDEX)
+    layout.write_json(folder / layout.VARIANTS, {"variants": rows})
 
 
 def is_varied(folder: str | Path) -> bool:
     """Whether a folder holds several studies from one file."""
-    return (Path(folder) / INDEX).exists()
+    return (Path(folder) / layout.VARIANTS).exists()
 
 
 def read_index(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
     """{label: (folder, what is varied)} of all studies."""
     try:
-        rows = json.loads((folder / INDEX).read_text())["variants"]
+        rows = json.loads((folder / layout.VARIANTS).read_text())["variants"]
         return {str(row["label"]): (str(row["folder"]), dict(row["varied"])) for row in rows}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise BadFile(
-            f"{folder / INDEX} is damaged: {error}; each of the studies beside it can still be read"
+            f"{folder / layout.VARIANTS} is damaged: {error}; each of the studies beside it can still be read"
         ) from error
 
 
 def read_variants(folder: str | Path) -> Variants:
     """The studies in a folder that a file with ``[vary]`` made; those that cannot be read are said to be missing."""
     folder = Path(folder)
-    studies, missing = dict[str, Saved](), list[str]()
+    studies, missing = dict[str, SavedStudy](), list[str]()
     index = read_index(folder)
     for label, (name, _) in index.items():
         if not (folder / name).is_dir():
             missing.append(f"{label}: not started; go on with: plures resume {folder}")
             continue
         try:
-            studies[label] = read_saved(folder / name)
+            studies[label] = read_results(folder / name)
         except BadFile as error:
             missing.append(f"{label}: {error}")
         else:

@@ -9,7 +9,7 @@ import pytest
 
 from plures.data import from_arrays
 from plures.data.partition import classes, dirichlet, iid, label_set_groups, lognormal, shards, zipf
-from plures.data.partition.deal import dealt
+from plures.data.partition.redistribution import Dealing, redistribute
 from plures.data.splits import sizes_of
 from plures.errors import BadValue, Unsupported
 
@@ -267,7 +267,7 @@ def test_the_dealt_rule_sees_each_part_and_its_labels():
         seen.append((np.bincount(labels).tolist(), number))
         return np.arange(len(labels)) % number
 
-    dealt(PARTED, 4, rule, key=KEY)
+    redistribute(PARTED, rule, Dealing(num_clients=4), step="test")
 
     # Parts in the order of (domain, group): a third of every class each, up to one.
     expected = [[np.sum(LABELS[part == PART] == c) for c in range(5)] for part in (0, 1, 2)]
@@ -320,16 +320,16 @@ def test_without_topping_up_there_is_no_note(dealer):
 
 @every_dealer
 def test_what_dealing_undoes_is_noted(dealer):
-    """Recordings are torn apart, and clients set apart as unseen are no longer."""
-    given = replace(PARTED, apart=np.arange(6) < 2, unit="recording")
+    """Recordings are torn apart, and clients held out as unseen are no longer."""
+    given = replace(PARTED, held_out=np.arange(6) < 2, unit="recording")
 
     dealt_out = dealer(given, num_clients=12)
 
     assert dealt_out.notes[-2:] == (
         "rows of one recording may now lie in train and in test: scores will be too good",
-        "the rows of 2 clients that were set apart as unseen are dealt with the others",
+        "the rows of 2 clients that were held out as unseen are dealt with the others",
     )
-    assert (dealt_out.apart, dealt_out.unit) == (None, "")
+    assert (dealt_out.held_out, dealt_out.unit) == (None, "")
 
 
 @every_dealer

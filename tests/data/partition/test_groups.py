@@ -8,8 +8,8 @@ import pytest
 
 from plures.data import from_arrays
 from plures.data.partition import label_permutation_groups, label_set_groups, rotation_groups
-from plures.data.partition.groups import drawn_groups, of_rows, with_groups
-from plures.data.partition.images import rotated
+from plures.data.partition.groups import draw_groups, of_rows, with_groups
+from plures.data.partition.images import rotate
 from plures.errors import BadValue, Unsupported
 
 KEY = jax.random.key(0)
@@ -61,7 +61,7 @@ def test_group_g_is_turned_by_g_times_the_degrees():
 
     for g in range(3):
         mine = groups_of_rows(planted) == g
-        np.testing.assert_allclose(planted.x[mine], rotated(DATA.x[mine][..., None], 25.0 * g)[..., 0], atol=1e-6)
+        np.testing.assert_allclose(planted.x[mine], rotate(DATA.x[mine][..., None], 25.0 * g)[..., 0], atol=1e-6)
 
 
 def test_colored_images_are_turned_as_gray_ones_are():
@@ -271,7 +271,7 @@ def test_a_first_group_is_not_nested():
 
 def test_draws_cover_all_groups_for_every_seed():
     for seed in range(10):
-        group = drawn_groups(DATA, 3, jax.random.key(seed))
+        group = draw_groups(DATA, 3, jax.random.key(seed))
         assert sorted(np.bincount(group)) == [3, 3, 4]
 
 
@@ -287,14 +287,14 @@ PARTED = from_arrays(
 
 def test_draws_are_even_inside_each_group_and_domain():
     for seed in range(10):
-        group = drawn_groups(PARTED, 2, jax.random.key(seed))
+        group = draw_groups(PARTED, 2, jax.random.key(seed))
         for part in ([0, 2, 4], [1, 3], [6, 8], [5, 7, 9]):
             assert set(group[part]) == {0, 1}
 
 
 def test_groups_and_domains_draw_differently():
     """Over keys, the two clients of one part are not in the same order of groups as those of another."""
-    drawn = np.array([drawn_groups(PARTED, 2, jax.random.key(seed)) for seed in range(12)])
+    drawn = np.array([draw_groups(PARTED, 2, jax.random.key(seed)) for seed in range(12)])
 
     assert (drawn[:, 1] != drawn[:, 6]).any()
 
@@ -302,12 +302,12 @@ def test_groups_and_domains_draw_differently():
 def test_draws_inside_groups_follow_the_uids():
     order = np.asarray(jax.random.permutation(KEY, 10))
 
-    np.testing.assert_array_equal(drawn_groups(PARTED.take(order), 2, KEY), drawn_groups(PARTED, 2, KEY)[order])
+    np.testing.assert_array_equal(draw_groups(PARTED.take(order), 2, KEY), draw_groups(PARTED, 2, KEY)[order])
 
 
 def test_more_groups_than_the_smallest_group_has_clients_are_refused():
     with pytest.raises(BadValue) as refusal:
-        drawn_groups(PARTED, 3, KEY)
+        draw_groups(PARTED, 3, KEY)
 
     assert (
         str(refusal.value)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from plures.data import from_arrays
-from plures.data.partition.images import KINDS, Chance, as_images, rotated
+from plures.data.partition.images import KINDS, Chance, as_images, rotate
 from plures.errors import Unsupported
 
 KEY = jax.random.key(0)
@@ -226,20 +226,20 @@ def test_a_background_has_the_normal_s_logistic_every_four_pixels_and_lines_betw
 def test_quarter_turns_are_exact(turns):
     given = images(2, 5, 5, 3)
 
-    np.testing.assert_array_equal(rotated(given, 90.0 * turns), np.rot90(given, turns, axes=(1, 2)))
+    np.testing.assert_array_equal(rotate(given, 90.0 * turns), np.rot90(given, turns, axes=(1, 2)))
 
 
 def test_half_a_turn_of_an_oblong_image_is_exact():
     given = images(2, 4, 7, 1)
 
-    np.testing.assert_allclose(rotated(given, 180.0), given[:, ::-1, ::-1], atol=1e-6)
+    np.testing.assert_allclose(rotate(given, 180.0), given[:, ::-1, ::-1], atol=1e-6)
 
 
 def test_a_quarter_turn_of_an_oblong_image_keeps_its_shape():
     """Five by seven pixels: a square of five by five turns, and what comes from outside the image is black."""
     given = images(2, 5, 7, 1)
 
-    turned = rotated(given, 90.0)
+    turned = rotate(given, 90.0)
 
     np.testing.assert_allclose(turned[:, :, 1:6], np.rot90(given[:, :, 1:6], axes=(1, 2)), atol=1e-6)
     assert (turned[:, :, [0, 6]] == 0).all()
@@ -247,7 +247,7 @@ def test_a_quarter_turn_of_an_oblong_image_keeps_its_shape():
 
 def test_angles_between_are_interpolated_in_straight_lines():
     """Turned by 45 degrees, a neighbor of the middle comes from sqrt(1/2) away in both directions."""
-    turned = rotated(point(9, 4, 4), 45.0)[0, :, :, 0]
+    turned = rotate(point(9, 4, 4), 45.0)[0, :, :, 0]
 
     corner = (1 - np.sqrt(0.5)) ** 2
     np.testing.assert_allclose([turned[3, 4], turned[4, 3], turned[5, 4], turned[4, 5]], corner, rtol=1e-5)
@@ -255,7 +255,7 @@ def test_angles_between_are_interpolated_in_straight_lines():
 
 @pytest.mark.parametrize("degrees", [10.0, 45.0, 123.0])
 def test_the_middle_pixel_stays_at_every_angle(degrees):
-    turned = rotated(point(9, 4, 4), degrees)
+    turned = rotate(point(9, 4, 4), degrees)
 
     assert turned[0, 4, 4, 0] == pytest.approx(1.0)
 
@@ -266,7 +266,7 @@ def test_a_smooth_disc_looks_the_same_at_every_angle(degrees):
     row, column = np.mgrid[:33, :33] - 16
     disc = np.clip(1 - np.hypot(row, column) / 16, 0, 1)[None, :, :, None]
 
-    assert abs(rotated(disc, degrees) - disc).max() < 1 / 16
+    assert abs(rotate(disc, degrees) - disc).max() < 1 / 16
 
 
 @pytest.mark.parametrize(
@@ -274,13 +274,13 @@ def test_a_smooth_disc_looks_the_same_at_every_angle(degrees):
 )
 def test_angles_turn_counterclockwise(degrees, row, column):
     """A point ten pixels above the middle goes to the upper left first; the diagonal is 10 / sqrt(2) = 7.07 away."""
-    turned = rotated(point(33, 6, 16), degrees)[0, :, :, 0]
+    turned = rotate(point(33, 6, 16), degrees)[0, :, :, 0]
 
     assert np.unravel_index(np.argmax(turned), turned.shape) == (16 + 7 * row, 16 + 7 * column)
 
 
 def test_corners_turned_in_are_black():
-    turned = rotated(np.ones((1, 9, 9, 1)), 45.0)
+    turned = rotate(np.ones((1, 9, 9, 1)), 45.0)
 
     assert (turned[0, 0, 0, 0], turned[0, 4, 4, 0]) == (0.0, 1.0)
 
@@ -289,7 +289,7 @@ def test_a_kind_of_rotation_turns_by_thirty_degrees_times_the_strength():
     given = images(2, 8, 8, 1)
 
     for strength, degrees in [(0.5, 15.0), (3.0, 90.0)]:
-        np.testing.assert_array_equal(KINDS["rotation"](given, strength, FOUR), rotated(given, degrees))
+        np.testing.assert_array_equal(KINDS["rotation"](given, strength, FOUR), rotate(given, degrees))
 
 
 def federation(x):

@@ -8,7 +8,7 @@ import pytest
 
 from plures.data import from_arrays
 from plures.data.partition import classes, dirichlet, shards
-from plures.data.partition.labels import fitted, hand_out, held_classes
+from plures.data.partition.labels import draw_classes, fit_proportions, hand_out
 from plures.errors import BadValue, UnknownChoice
 
 KEY = jax.random.key(0)
@@ -143,7 +143,7 @@ WANTED, THERE = np.array([10.0, 20.0, 30.0]), np.array([24.0, 18.0, 18.0])
 
 
 def test_a_fitted_table_has_the_wanted_rows_and_columns():
-    table = fitted(DRAW, WANTED, THERE)
+    table = fit_proportions(DRAW, WANTED, THERE)
 
     np.testing.assert_allclose(table.sum(1), WANTED, rtol=1e-8)
     np.testing.assert_allclose(table.sum(0), THERE, rtol=1e-12)
@@ -151,7 +151,7 @@ def test_a_fitted_table_has_the_wanted_rows_and_columns():
 
 def test_fitting_keeps_the_odds_of_the_draw():
     """Rows and columns are only scaled, so every 2 x 2 odds ratio stays."""
-    table = fitted(DRAW, WANTED, THERE)
+    table = fit_proportions(DRAW, WANTED, THERE)
 
     def odds(values):
         return values[:-1, :-1] * values[1:, 1:] / (values[:-1, 1:] * values[1:, :-1])
@@ -162,14 +162,16 @@ def test_fitting_keeps_the_odds_of_the_draw():
 def test_a_draw_that_fits_already_stays():
     draw = np.array([[0.5, 0.5], [0.25, 0.75]])
 
-    np.testing.assert_allclose(fitted(draw, np.array([4.0, 8.0]), np.array([4.0, 8.0])), [[2, 2], [2, 6]])
+    np.testing.assert_allclose(fit_proportions(draw, np.array([4.0, 8.0]), np.array([4.0, 8.0])), [[2, 2], [2, 6]])
 
 
 def test_a_client_whose_class_runs_out_takes_another():
     """Both drew the first class alone, of which there is half as much as they want."""
     draw = np.array([[1.0, 0.0], [1.0, 0.0]])
 
-    np.testing.assert_allclose(fitted(draw, np.array([10.0, 10.0]), np.array([10.0, 10.0])), np.full((2, 2), 5.0))
+    np.testing.assert_allclose(
+        fit_proportions(draw, np.array([10.0, 10.0]), np.array([10.0, 10.0])), np.full((2, 2), 5.0)
+    )
 
 
 def test_fitting_goes_on_until_the_sizes_are_met():
@@ -179,7 +181,7 @@ def test_fitting_goes_on_until_the_sizes_are_met():
     """
     draw = np.repeat([[1.0, 0.0], [0.0, 1.0]], [13, 7], axis=0)
 
-    table = fitted(draw, np.full(20, 90.0), np.array([1200.0, 600.0]))
+    table = fit_proportions(draw, np.full(20, 90.0), np.array([1200.0, 600.0]))
 
     expected = np.repeat([[90.0, 0.0], [30 / 7, 600 / 7]], [13, 7], axis=0)
     np.testing.assert_allclose(table, expected, atol=0.01)
@@ -232,7 +234,7 @@ GRID = [(1, 1, 1), (5, 5, 1), (10, 4, 2), (7, 10, 3), (20, 10, 2), (9, 6, 4), (3
 
 @pytest.mark.parametrize(("num_clients", "num_classes", "per_client"), GRID)
 def test_everyone_holds_so_many_classes_and_every_class_equally_often(num_clients, num_classes, per_client):
-    held = held_classes(KEY, num_clients, num_classes, per_client)
+    held = draw_classes(KEY, num_clients, num_classes, per_client)
 
     assert held.shape == (num_clients, num_classes)
     assert set(np.unique(held)) <= {0.0, 1.0}
@@ -242,7 +244,7 @@ def test_everyone_holds_so_many_classes_and_every_class_equally_often(num_client
 
 def test_packs_are_shuffled_anew():
     """Of ten classes, five clients use up a pack in pairs; the next five get other pairs."""
-    held = held_classes(KEY, 20, 10, 2)
+    held = draw_classes(KEY, 20, 10, 2)
 
     assert len({tuple(row) for row in held.tolist()}) > 10
 

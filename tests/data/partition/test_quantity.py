@@ -8,7 +8,7 @@ import pytest
 
 from plures.data import from_arrays
 from plures.data.partition import draw_clients, iid, lognormal, natural, zipf
-from plures.data.partition.sizes import equal_sizes, lognormal_sizes, sizes_of_kind, zipf_sizes
+from plures.data.partition.quantity import KINDS, sizes_of_kind
 from plures.errors import BadValue, UnknownChoice
 
 KEY = jax.random.key(0)
@@ -45,7 +45,8 @@ def test_zipf_sizes_go_as_a_power_of_the_rank(exponent):
 
 
 def test_which_client_has_which_rank_is_drawn():
-    largest = {int(np.argmax(zipf_sizes(jax.random.key(k), 1000, 6, 1.0, 1))) for k in range(40)}
+    drawn = [sizes_of_kind("zipf", jax.random.key(k), 1000, 6, spread=1.0, smallest=1) for k in range(40)]
+    largest = {int(np.argmax(sizes)) for sizes in drawn}
 
     assert largest == set(range(6))
 
@@ -61,7 +62,7 @@ def test_no_spread_gives_equal_sizes():
 @pytest.mark.parametrize("spread", [0.5, 1.5])
 def test_the_logarithms_of_lognormal_sizes_have_the_stated_deviation(spread):
     """Over 1000 clients above the smallest size; the deviation of a deviation is about 1 / sqrt(2000)."""
-    sizes = lognormal_sizes(KEY, 10**9, 1000, spread, 50)
+    sizes = sizes_of_kind("lognormal", KEY, 10**9, 1000, spread=spread, smallest=50)
 
     logs = np.log(sizes - 50.0)
     assert abs(logs.std() / spread - 1) < 4 / np.sqrt(2000)
@@ -70,10 +71,10 @@ def test_the_logarithms_of_lognormal_sizes_have_the_stated_deviation(spread):
     assert 0.02 < (abs(logs - logs.mean()) > 2 * spread).mean() < 0.08
 
 
-@pytest.mark.parametrize("make", [equal_sizes, lognormal_sizes, zipf_sizes])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("total", "num_clients", "smallest"), [(100, 7, 3), (21, 7, 3), (20, 1, 3), (50, 7, 0)])
-def test_sizes_add_up_and_none_is_below_the_smallest(make, total, num_clients, smallest):
-    sizes = make(KEY, total, num_clients, 1.5, smallest)
+def test_sizes_add_up_and_none_is_below_the_smallest(kind, total, num_clients, smallest):
+    sizes = sizes_of_kind(kind, KEY, total, num_clients, spread=1.5, smallest=smallest)
 
     assert (len(sizes), sizes.sum()) == (num_clients, total)
     assert sizes.min() >= smallest
@@ -163,25 +164,25 @@ def test_the_order_of_rows_does_not_decide_who_is_drawn():
 @pytest.mark.parametrize(("num_clients", "unseen"), [(5, 2), (4, 2), (3, 1), (2, 1), (1, 0)])
 def test_clients_set_apart_keep_their_share(num_clients, unseen):
     """Two of five, rounded, and never all."""
-    given = replace(OWN, apart=np.array([True, False, True, False, False]))
+    given = replace(OWN, held_out=np.array([True, False, True, False, False]))
 
     for seed in range(5):
         drawn = draw_clients(given, num_clients=num_clients, seed=seed)
-        found = 0 if drawn.apart is None else int(drawn.apart.sum())
+        found = 0 if drawn.held_out is None else int(drawn.held_out.sum())
         assert (drawn.num_clients, found) == (num_clients, unseen)
 
 
 @pytest.mark.parametrize(("num_clients", "unseen"), [(1, 0), (2, 1), (4, 3)])
 def test_someone_seen_is_always_drawn(num_clients, unseen):
-    """Four of five are set apart: of two clients both would be, by rounding."""
-    drawn = draw_clients(replace(OWN, apart=np.arange(5) > 0), num_clients=num_clients)
+    """Four of five are held out: of two clients both would be, by rounding."""
+    drawn = draw_clients(replace(OWN, held_out=np.arange(5) > 0), num_clients=num_clients)
 
     assert drawn.num_clients == num_clients
-    assert (0 if drawn.apart is None else drawn.apart.sum()) == unseen
+    assert (0 if drawn.held_out is None else drawn.held_out.sum()) == unseen
 
 
 def test_who_of_those_set_apart_is_drawn_hangs_on_the_seed():
-    given = replace(OWN, apart=np.array([True, False, True, False, False]))
+    given = replace(OWN, held_out=np.array([True, False, True, False, False]))
 
     drawn = {draw_clients(given, num_clients=2, seed=seed).names for seed in range(20)}
 

@@ -6,7 +6,7 @@ import pytest
 
 from plures.data import from_arrays
 from plures.data.partition import feature_shift, rotation
-from plures.data.partition.images import KINDS, rotated
+from plures.data.partition.images import KINDS, rotate
 from plures.data.partition.shift import chance_of
 from plures.errors import BadValue, UnknownChoice, Unsupported
 
@@ -264,7 +264,7 @@ def test_turned_clients_keep_what_they_show():
     tried = np.linspace(-5, 5, 401)
     for row in (0, 4, 9):
         before, after = of_client(DATA, row)[..., None], of_client(turned, row)[..., None]
-        assert min(abs(rotated(before, angle) - after).max() for angle in tried) < 0.01
+        assert min(abs(rotate(before, angle) - after).max() for angle in tried) < 0.01
 
 
 @pytest.mark.parametrize("degrees", [-1.0, 361.0, float("nan")])

@@ -6,11 +6,10 @@ client's rows anew. The others keep the clients: they plant groups, shift featur
 
 from __future__ import annotations
 
-from plures.data.partition.concept import concept_shift
 from plures.data.partition.groups import label_permutation_groups, label_set_groups, rotation_groups
 from plures.data.partition.labels import classes, dirichlet, shards
 from plures.data.partition.quantity import draw_clients, iid, lognormal, natural, zipf
-from plures.data.partition.shift import feature_shift, rotation
+from plures.data.partition.shift import concept_shift, feature_shift, rotation
 
 __all__ = [
     "classes",

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from plures import registry
 from plures.data.federation import Federation
-from plures.data.partition.deal import Owners, dealt, key_of, needs_labels, parts_of
-from plures.data.partition.images import as_images, rotated
+from plures.data.partition.images import as_images, rotate
 from plures.data.partition.quantity import by_size
-from plures.data.splits import SHARES, Shares
+from plures.data.partition.redistribution import Dealing, Owners, key_of, needs_labels, parts_of, redistribute
 from plures.errors import BadValue, Unsupported
 from plures.types import Key
 
@@ -25,9 +24,15 @@ def rotation_groups(
     """Group g sees its images turned by g times ``degrees`` (a full turn divided by the groups by default).
 
     Quarter turns are exact; other angles are interpolated.
+
+    Args:
+        num_groups: How many groups are planted; clients are drawn into them evenly, inside each group and domain
+            there is. 1 changes nothing.
+        degrees: Angle between the images of one group and those of the next; None divides a full turn by the groups.
+        seed: Seed of all that is drawn here; steps of other names draw independently of it.
     """
     images = as_images(federation, "rotation_groups")
-    group = drawn_groups(federation, num_groups, key_of(seed, "rotation_groups"))
+    group = draw_groups(federation, num_groups, key_of(seed, "rotation_groups"))
     step = 360.0 / num_groups if degrees is None else degrees
     if not np.isfinite(step):
         raise BadValue("degrees", degrees, "a finite number")
@@ -35,36 +40,41 @@ def rotation_groups(
     each = of_rows(federation, group)
     for g in range(1, num_groups):
         mine = each == g
-        turned[mine] = rotated(images[mine], g * step)
+        turned[mine] = rotate(images[mine], g * step)
     return with_groups(replace(federation, x=turned.reshape(federation.x.shape)), group, num_groups)
 
 
 @registry.partitioner(title="Label-permutation groups")
 def label_permutation_groups(federation: Federation, *, num_groups: int = 4, seed: int = 0) -> Federation:
-    """Group g calls class c by the name (c + g) mod the number of classes: the same inputs, other labels."""
+    """Group g calls class c by the name (c + g) mod the number of classes: the same inputs, other labels.
+
+    Args:
+        num_groups: How many groups are planted; clients are drawn into them evenly, inside each group and domain
+            there is. At most the number of classes; 1 changes nothing.
+        seed: Seed of all that is drawn here; steps of other names draw independently of it.
+    """
     if federation.task != "classification":
         raise Unsupported(f"label_permutation_groups renames classes, but these data are for {federation.task}")
     if not 1 <= num_groups <= federation.num_classes:
         raise BadValue("num_groups", num_groups, f"between 1 and the {federation.num_classes} classes there are")
-    group = drawn_groups(federation, num_groups, key_of(seed, "label_permutation_groups"))
+    group = draw_groups(federation, num_groups, key_of(seed, "label_permutation_groups"))
     shift = np.maximum(of_rows(federation, group), 0)
     y = ((federation.y + shift) % federation.num_classes).astype(federation.y.dtype)
     return with_groups(replace(federation, y=y), group, num_groups)
 
 
 @registry.partitioner(title="Label-set groups", tags=("deals",))
-def label_set_groups(
-    federation: Federation,
-    *,
-    num_groups: int = 2,
-    num_clients: int = 20,
-    shares: Shares = SHARES,
-    seed: int = 0,
-    in_place: bool = False,
-) -> Federation:
-    """Classes are shared out among the groups; a client sees the classes of its group alone, dealt at random."""
+def label_set_groups(federation: Federation, *, num_groups: int = 2, dealing: Dealing = Dealing()) -> Federation:
+    """Classes are shared out among the groups; a client sees the classes of its group alone, dealt at random.
+
+    Args:
+        num_groups: How many groups the classes are shared out among, at most the number of classes; 1 gives everyone
+            all classes.
+        num_clients: How many new clients the rows are dealt to, as evenly over groups and domains as can be. At least
+            one per group.
+    """
     needs_labels(federation, "label_set_groups")
-    key = key_of(seed, "label_set_groups")
+    num_clients = dealing.num_clients
     least = num_groups * len(parts_of(federation)[1])
     if num_clients < least:
         raise BadValue("num_clients", num_clients, f"at least {least}, one per group")
@@ -87,14 +97,14 @@ def label_set_groups(
             owner[mine] = members[by_size("equal", spread=0.0, smallest=0)(key_own, labels[mine], len(members))]
         return owner
 
-    made = dealt(federation, num_clients, rule, key=key, shares=shares, in_place=in_place)
+    made = redistribute(federation, rule, dealing, step="label_set_groups")
     part, _ = parts_of(made)
     # Parts lie one after another, so a client's place in its part is its row less the part's first.
     place = np.arange(num_clients) - np.searchsorted(part, part)
     return with_groups(made, place % num_groups, num_groups)
 
 
-def drawn_groups(federation: Federation, num_groups: int, key: Key) -> NDArray[np.int64]:
+def draw_groups(federation: Federation, num_groups: int, key: Key) -> NDArray[np.int64]:
     """A group for every client, at random and as evenly as can be inside each group and domain there is.
 
     Clients are taken in the order of their uids, so where they are stored makes no difference.

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from plures.data.federation import Federation
 from plures.errors import Unsupported
@@ -48,15 +47,12 @@ def as_images(federation: Federation, what: str) -> Images:
     """The inputs as (rows, height, width, channels), or a refusal."""
     shape = federation.shape
     fine = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))
-    if not fine or federation.x.dtype.kind != "f" or not _in_unit(federation.x):
-        low, high = (federation.x.min(), federation.x.max()) if federation.x.size else (0, 0)
+    low, high = (federation.x.min(), federation.x.max()) if federation.x.size else (0, 0)
+    in_unit = len(federation.x) and low >= -1e-6 and high <= 1 + 1e-6
+    if not fine or federation.x.dtype.kind != "f" or not in_unit:
         found = f"inputs of shape {shape} from {low:g} to {high:g}"
         raise Unsupported(f"{what} needs images with values from 0 to 1, got {found}")
     return federation.x.reshape(len(federation.x), shape[0], shape[1], -1)
-
-
-def _in_unit(x: NDArray[Any]) -> bool:
-    return bool(len(x) and x.min() >= -1e-6 and x.max() <= 1 + 1e-6)
 
 
 def none(images: Images, strength: float, chance: Chance) -> Images:
@@ -71,6 +67,8 @@ def invert(images: Images, strength: float, chance: Chance) -> Images:
 
 def blur(images: Images, strength: float, chance: Chance) -> Images:
     """A Gaussian blur; at strength 1 its deviation is a sixteenth of the image's height."""
+    from scipy import ndimage
+
     width = strength * images.shape[1] / 16.0
     return ndimage.gaussian_filter(images, (0, width, width, 0), mode="nearest")
 
@@ -99,37 +97,31 @@ def resolution(images: Images, strength: float, chance: Chance) -> Images:
     for axis in (1, 2):
         size = images.shape[axis]
         coarse = max(round(size / (1.0 + strength)), 1)
-        images = np.moveaxis(np.moveaxis(images, axis, -1) @ _coarsened(size, coarse).T, -1, axis)
+        images = np.moveaxis(np.moveaxis(images, axis, -1) @ _coarsening(size, coarse).T, -1, axis)
     return images
 
 
 def rotation(images: Images, strength: float, chance: Chance) -> Images:
     """Turned by 30 degrees times the strength."""
-    return rotated(images, 30.0 * strength)
+    return rotate(images, 30.0 * strength)
 
 
-KINDS: dict[str, Change] = {
-    "none": none,
-    "invert": invert,
-    "blur": blur,
-    "contrast": contrast,
-    "background": background,
-    "noise": noise,
-    "resolution": resolution,
-    "rotation": rotation,
-}
+_CHANGES: tuple[Change, ...] = (none, invert, blur, contrast, background, noise, resolution, rotation)
+KINDS = {change.__name__: change for change in _CHANGES}
 
 
-def rotated(images: Images, degrees: float) -> Images:
+def rotate(images: Images, degrees: float) -> Images:
     """Turned counterclockwise: exactly for quarter turns of square images, else interpolated with black corners."""
     quarters = degrees / 90.0
     if quarters == round(quarters) and images.shape[1] == images.shape[2]:
         return np.rot90(images, int(quarters) % 4, axes=(1, 2))
+    from scipy import ndimage
+
     turned = ndimage.rotate(images, degrees, axes=(2, 1), reshape=False, order=1, mode="constant")
     return np.clip(turned, 0.0, 1.0)
 
 
-def _coarsened(size: int, coarse: int) -> NDArray[Any]:
+def _coarsening(size: int, coarse: int) -> NDArray[Any]:
     """(size, size): every pixel replaced by the mean of its cell of a grid of ``coarse`` cells."""
     cell = np.arange(size) * coarse // size
     same = (cell[:, None] == cell[None, :]).astype(np.float32)

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from plures import registry
 from plures.data.federation import Federation
-from plures.data.partition.deal import Owners, dealt, key_of, needs_labels, rounded
-from plures.data.partition.sizes import KINDS, sizes_of_kind
-from plures.data.splits import SHARES, Shares
+from plures.data.partition.quantity import KINDS, sizes_of_kind
+from plures.data.partition.redistribution import Dealing, Owners, needs_labels, redistribute, round_to_total
 from plures.errors import BadValue, UnknownChoice
 from plures.types import Key
 
@@ -28,20 +27,26 @@ FIT_STEPS = 1000
 def dirichlet(
     federation: Federation,
     *,
-    num_clients: int = 20,
+    dealing: Dealing = Dealing(),
     alpha: float = 0.5,
     min_size: int = 3,
     sizes: str = "free",
     spread: float = 1.0,
-    shares: Shares = SHARES,
-    seed: int = 0,
-    in_place: bool = False,
 ) -> Federation:
     """Class proportions drawn from a Dirichlet: small ``alpha`` gives clients few classes each.
 
     sizes="free": each class is dealt over clients by its own draw from Dir(alpha); sizes follow from that.
-    sizes="equal" | "lognormal" | "zipf": each client draws its class proportions, which are then fitted to
-    the wanted sizes (of ``spread``) and to the number of examples there are of each class.
+    sizes="equal" | "lognormal" | "zipf": each client draws its class proportions, which are then fitted to the wanted
+    sizes and to the number of examples there are of each class.
+
+    Args:
+        alpha: Concentration of the Dirichlet distribution, from 1e-9 to 1e9: near 0 a client has few classes, large
+            ones give everyone the same mix.
+        min_size: Fewest rows of a client: those that drew fewer are topped up from larger ones, and a note counts
+            them.
+        sizes: How many rows clients have: "free" as the draws of the classes make it; "equal", "lognormal" or "zipf"
+            fix the sizes.
+        spread: How unequal fixed sizes are: the sigma of "lognormal" or the exponent of "zipf"; 0 makes them equal.
     """
     if not 1e-9 <= alpha <= 1e9:
         raise BadValue("alpha", alpha, "a number from 1e-9 to 1e9")
@@ -51,44 +56,42 @@ def dirichlet(
 
     def rule(key: Key, labels: Owners, number: int) -> Owners:
         key_draw, key_sizes, key_hand = jax.random.split(key, 3)
-        totals, codes = _class_totals(labels)
+        _, codes, totals = np.unique(labels, return_inverse=True, return_counts=True)
         if sizes == "free":
             draw = np.asarray(jax.random.dirichlet(key_draw, jnp.full(number, alpha), (len(totals),)), float)
             return hand_out(key_hand, codes, draw.T * totals)
         wanted = sizes_of_kind(sizes, key_sizes, len(labels), number, spread=spread, smallest=min_size)
         weight = alpha * len(totals) * totals / totals.sum()
         draw = np.asarray(jax.random.dirichlet(key_draw, jnp.asarray(weight), (number,)), float)
-        return hand_out(key_hand, codes, fitted(draw, wanted, totals))
+        return hand_out(key_hand, codes, fit_proportions(draw, wanted, totals))
 
-    key = key_of(seed, "dirichlet")
-    return dealt(federation, num_clients, rule, key=key, min_size=min_size, shares=shares, in_place=in_place)
+    return redistribute(federation, rule, dealing, step="dirichlet", min_size=min_size)
 
 
 @registry.partitioner(title="Some classes per client", tags=("deals",))
-def classes(
-    federation: Federation,
-    *,
-    num_clients: int = 20,
-    per_client: int = 2,
-    shares: Shares = SHARES,
-    seed: int = 0,
-    in_place: bool = False,
-) -> Federation:
-    """Every client sees ``per_client`` classes; a class is shared out equally among those that see it."""
+def classes(federation: Federation, *, dealing: Dealing = Dealing(), per_client: int = 2) -> Federation:
+    """Every client sees ``per_client`` classes; a class is shared out equally among those that see it.
+
+    Args:
+        num_clients: How many new clients the rows are dealt to, as evenly over groups and domains as can be. Every
+            class must be seen by someone.
+        per_client: How many classes a client sees: 1 is one class alone, as many as there are is the same mix for
+            all.
+    """
     needs_labels(federation, "classes")
 
     def rule(key: Key, labels: Owners, number: int) -> Owners:
         key_draw, key_hand = jax.random.split(key)
-        totals, codes = _class_totals(labels)
+        _, codes, totals = np.unique(labels, return_inverse=True, return_counts=True)
         check_classes(per_client, number, len(totals))
-        held = held_classes(key_draw, number, len(totals), per_client)
+        held = draw_classes(key_draw, number, len(totals), per_client)
         rare = np.flatnonzero(totals < held.sum(0))
         if len(rare):
             wanted = f"fewer: a class of {totals[rare[0]]} rows is too small for the {held.sum(0)[rare[0]]:.0f} that see it"
-            raise BadValue("num_clients", num_clients, wanted)
+            raise BadValue("num_clients", dealing.num_clients, wanted)
         return hand_out(key_hand, codes, held * (totals / held.sum(0)))
 
-    return dealt(federation, num_clients, rule, key=key_of(seed, "classes"), shares=shares, in_place=in_place)
+    return redistribute(federation, rule, dealing, step="classes")
 
 
 def check_classes(per_client: int, num_clients: int, num_classes: int) -> None:
@@ -100,7 +103,7 @@ def check_classes(per_client: int, num_clients: int, num_classes: int) -> None:
         raise BadValue("num_clients", num_clients, least)
 
 
-def held_classes(key: Key, num_clients: int, num_classes: int, per_client: int) -> NDArray[Any]:
+def draw_classes(key: Key, num_clients: int, num_classes: int, per_client: int) -> NDArray[Any]:
     """(clients, classes) zeros and ones: ``per_client`` classes each, every class held equally often up to one.
 
     Classes are dealt from shuffled packs without a break: client k takes the next ``per_client`` cards. As many
@@ -117,16 +120,12 @@ def held_classes(key: Key, num_clients: int, num_classes: int, per_client: int) 
 
 
 @registry.partitioner(title="Shards", paper="arXiv:1602.05629", tags=("deals",))
-def shards(
-    federation: Federation,
-    *,
-    num_clients: int = 20,
-    per_client: int = 2,
-    shares: Shares = SHARES,
-    seed: int = 0,
-    in_place: bool = False,
-) -> Federation:
-    """Examples sorted by label and cut into equal shards, of which every client gets ``per_client``."""
+def shards(federation: Federation, *, dealing: Dealing = Dealing(), per_client: int = 2) -> Federation:
+    """Examples sorted by label and cut into equal shards, of which every client gets ``per_client``.
+
+    Args:
+        per_client: How many shards a client gets, and so about how many classes; many approach the same mix for all.
+    """
     if per_client < 1:
         raise BadValue("per_client", per_client, "1 or more")
     needs_labels(federation, "shards")
@@ -143,13 +142,7 @@ def shards(
         owner[np.lexsort((chance, labels))] = client_of[shard]
         return owner
 
-    return dealt(federation, num_clients, rule, key=key_of(seed, "shards"), shares=shares, in_place=in_place)
-
-
-def _class_totals(labels: Owners) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How many examples each class has, and every example's class as a number from 0 on."""
-    _, codes, totals = np.unique(labels, return_inverse=True, return_counts=True)
-    return totals, codes
+    return redistribute(federation, rule, dealing, step="shards")
 
 
 def hand_out(key: Key, codes: NDArray[np.int64], table: NDArray[Any]) -> Owners:
@@ -158,7 +151,7 @@ def hand_out(key: Key, codes: NDArray[np.int64], table: NDArray[Any]) -> Owners:
     starts = np.asarray(jax.random.uniform(jax.random.fold_in(key, 1), (table.shape[1],)))
     totals = np.bincount(codes, minlength=table.shape[1])
     columns = [
-        np.repeat(np.arange(len(table)), rounded(table[:, c], int(totals[c]), starts[c]))
+        np.repeat(np.arange(len(table)), round_to_total(table[:, c], int(totals[c]), starts[c]))
         for c in range(table.shape[1])
     ]
     owner = np.empty(len(codes), np.int64)
@@ -166,7 +159,7 @@ def hand_out(key: Key, codes: NDArray[np.int64], table: NDArray[Any]) -> Owners:
     return owner
 
 
-def fitted(draw: NDArray[Any], sizes: NDArray[Any], totals: NDArray[Any]) -> NDArray[Any]:
+def fit_proportions(draw: NDArray[Any], sizes: NDArray[Any], totals: NDArray[Any]) -> NDArray[Any]:
     """The table nearest to the drawn proportions whose rows add up to the sizes and columns to the totals.
 
     Iterative proportional fitting; a tiny floor lets a client take classes it did not draw when its own run out.

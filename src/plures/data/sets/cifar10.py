@@ -6,10 +6,11 @@ import numpy as np
 
 from plures import registry
 from plures.data.federation import Examples, Federation, assemble
-from plures.data.files import Source, locate, read_npz
+from plures.data.files import DataFile, locate, read_npz
 from plures.data.partition import dirichlet
+from plures.data.partition.redistribution import Dealing
 
-SOURCE = Source(
+SOURCE = DataFile(
     file="cifar10_subset.npz",
     sha256="4f70cd8c543c95effcf4d74fc72684fceaeeb90d112d8399a87f7e8f63f4809b",
     what="5,000 CIFAR-10 images, 500 of each class",
@@ -22,10 +23,16 @@ KEYS = ("x_train", "y_train", "x_test", "y_test")
 def cifar10(*, num_clients: int = 20, alpha: float = 0.5, data_dir: str | None = None, seed: int = 0) -> Federation:
     """5,000 color images of 32x32 pixels, their classes dealt over clients by a Dirichlet draw.
 
-    Small ``alpha`` gives clients few classes each. The file's training and test rows are pooled, and every client's
-    rows are split anew.
+    The file's training and test rows are pooled, and every client's rows are split anew.
+
+    Args:
+        num_clients: How many clients the images are dealt to.
+        alpha: Concentration of the Dirichlet distribution: near 0 a client has few classes, large ones give everyone
+            the same mix.
+        data_dir: Folder in which the file lies; None takes that of the environment variable PLURES_DATA.
+        seed: Seed of the dealing and of the split into train, valid and test rows.
     """
-    return dirichlet(pool(data_dir), num_clients=num_clients, alpha=alpha, seed=seed)
+    return dirichlet(pool(data_dir), dealing=Dealing(num_clients=num_clients, seed=seed), alpha=alpha)
 
 
 def pool(data_dir: str | None) -> Federation:

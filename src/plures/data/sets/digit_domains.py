@@ -15,24 +15,23 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import zoom
 
 from plures import registry
 from plures.data.federation import Federation, from_arrays
-from plures.data.files import Source, locate, read_npz
+from plures.data.files import DataFile, locate, read_npz
 from plures.data.sets.mnist_writers import SOURCE as MNIST
 from plures.data.splits import SHARES, sizes_of, stratified
 from plures.errors import BadValue
 from plures.keys import Purpose, derive, root
 from plures.types import Key
 
-MNIST_M = Source(
+MNIST_M = DataFile(
     file="mnist_m_subset.npz",
     sha256="87b7a05ec6875bbd48ea5456d02b28ffe195777dfbe632e47003f278ee76bd04",
     what="5,084 MNIST-M digits with their places in MNIST",
     origin="MNIST-M of Ganin et al. (arXiv 1505.07818)",
 )
-USPS = Source(
+USPS = DataFile(
     file="usps.npz",
     sha256="95e790f272f9ff97b293f6960cbae5a4632b24788dc64725d33a6fed681fab9f",
     what="9,298 USPS digits",
@@ -51,6 +50,12 @@ def digit_domains(
     """Digits of MNIST, MNIST-M and USPS as 28x28x3 images: ``rows`` of each domain, dealt over its clients.
 
     A fifth of the rows are test rows, drawn from the file's own test rows; the others come from its training rows.
+
+    Args:
+        rows: Rows of each domain, test rows included; at most what the smallest domain has.
+        clients_per_domain: Among how many clients the rows of a domain are dealt, equally.
+        data_dir: Folder in which the file lies; None takes that of the environment variable PLURES_DATA.
+        seed: Seed of which rows are taken, who gets them and which of them validate.
     """
     domains = load_domains(data_dir)
     check_rows(rows, clients_per_domain, domains)
@@ -67,29 +72,18 @@ def digit_domains(
     )
 
 
-class Part(NamedTuple):
-    """Raw images and their labels."""
-
-    x: NDArray[Any]
-    y: NDArray[Any]
-
-
 class Domain(NamedTuple):
     """A domain's training and test rows as its file gives them, and how its images become 28x28x3."""
 
     name: str
-    train: Part
-    test: Part
+    stored: dict[str, NDArray[Any]]
     look: Callable[[NDArray[Any]], NDArray[Any]]
 
-
-class Hand(NamedTuple):
-    """Rows dealt to the clients of a domain."""
-
-    x: NDArray[Any]
-    y: NDArray[Any]
-    client: NDArray[Any]
-    codes: NDArray[np.int64]
+    def draw(self, key: Key, part: str, number: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """So many rows of a part in random order: images and labels."""
+        x, y = (self.stored[f"{letter}_{part}"] for letter in "xy")
+        chosen = np.asarray(jax.random.permutation(key, len(y)))[:number]
+        return x[chosen], y[chosen]
 
 
 def load_domains(data_dir: str | None) -> tuple[Domain, ...]:
@@ -98,18 +92,13 @@ def load_domains(data_dir: str | None) -> tuple[Domain, ...]:
     mnist_m = read_npz(locate(MNIST_M, data_dir), KEYS + PLACES)
     usps = read_npz(locate(USPS, data_dir), KEYS)
     left = {key: np.delete(mnist[key], mnist_m[PLACES["test" in key]], axis=0) for key in KEYS}
-    looks = (("mnist", left, grey), ("mnist-m", mnist_m, middle), ("usps", usps, stretched))
-    return tuple(
-        Domain(name, Part(arrays["x_train"], arrays["y_train"]), Part(arrays["x_test"], arrays["y_test"]), look)
-        for name, arrays, look in looks
-    )
+    return Domain("mnist", left, grey), Domain("mnist-m", mnist_m, middle), Domain("usps", usps, stretch)
 
 
 def check_rows(rows: int, clients_per_domain: int, domains: tuple[Domain, ...]) -> None:
     """Refuse more rows than the smallest domain has, or too few for the clients."""
-    most = min(
-        min(int(len(domain.train.y) / (1 - SHARES[2])), int(len(domain.test.y) / SHARES[2])) for domain in domains
-    )
+    parts = (("y_train", 1 - SHARES[2]), ("y_test", SHARES[2]))
+    most = min(int(len(domain.stored[part]) / share) for domain in domains for part, share in parts)
     if not FEWEST <= rows <= most:
         raise BadValue("rows", rows, f"between {FEWEST} and {most}, what the smallest domain has")
     if not 1 <= clients_per_domain <= rows // FEWEST:
@@ -122,26 +111,20 @@ def client_names(domain: str, number: int) -> NDArray[Any]:
     return np.array([domain] if number == 1 else [f"{domain}-{k:0{width}d}" for k in range(number)])
 
 
-def deal(key: Key, domain: Domain, rows: int, clients: NDArray[Any]) -> Hand:
-    """``rows`` of a domain, drawn at random and dealt in turn to its clients."""
+def deal(key: Key, domain: Domain, rows: int, clients: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """``rows`` of a domain, drawn at random and dealt in turn to its clients: images, labels, clients and splits."""
     keys = jax.random.split(key, 3)
     train, valid, test = (int(size) for size in sizes_of(np.array(rows), SHARES))
-    learned, tested = drawn(keys[0], domain.train, train + valid), drawn(keys[1], domain.test, test)
+    (x, y), (x_test, y_test) = domain.draw(keys[0], "train", train + valid), domain.draw(keys[1], "test", test)
     owner = np.arange(train + valid) % len(clients)
     inner = (train / (train + valid), valid / (train + valid), 0.0)
-    codes = stratified(keys[2], owner, learned.y, inner)
-    return Hand(
-        domain.look(np.concatenate([learned.x, tested.x])),
-        np.concatenate([learned.y, tested.y]).astype(np.int32),
+    codes = stratified(keys[2], owner, y, inner)
+    return (
+        domain.look(np.concatenate([x, x_test])),
+        np.concatenate([y, y_test]).astype(np.int32),
         clients[np.concatenate([owner, np.arange(test) % len(clients)])],
         np.concatenate([codes, np.full(test, 2)]),
     )
-
-
-def drawn(key: Key, part: Part, number: int) -> Part:
-    """So many rows in random order."""
-    chosen = np.asarray(jax.random.permutation(key, len(part.y)))[:number]
-    return Part(part.x[chosen], part.y[chosen])
 
 
 def grey(images: NDArray[Any]) -> NDArray[Any]:
@@ -155,8 +138,10 @@ def middle(images: NDArray[Any]) -> NDArray[Any]:
     return images[:, rim : rim + SIDE, rim : rim + SIDE] / np.float32(255)
 
 
-def stretched(images: NDArray[Any]) -> NDArray[Any]:
+def stretch(images: NDArray[Any]) -> NDArray[Any]:
     """Grey images in [0, 1] stretched to 28x28, in three channels."""
+    from scipy.ndimage import zoom
+
     factor = SIDE / images.shape[1]
     large = zoom(images, (1, factor, factor), order=1, mode="nearest", grid_mode=True)
     return np.repeat(large[..., None], 3, axis=3).astype(np.float32)

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plures import registry
-from plures.data.apart import HoldOut, choose_apart, set_apart
 from plures.data.federation import Federation, from_arrays
-from plures.data.files import Source, locate, read_npz
+from plures.data.files import DataFile, locate, read_npz
+from plures.data.holdout import HoldOut, choose_held_out, mark_held_out
 from plures.data.scale import federated_scale
 from plures.errors import UnknownChoice
 
-SOURCE = Source(
+SOURCE = DataFile(
     file="uci_har.npz",
     sha256="e278d4f015a33c3dd18789e63c6d92d5509c06d87ee5b68bc950dd1559ee691c",
     what="10,299 windows of phone signals of 30 people",
@@ -42,26 +42,33 @@ def har(
 ) -> Federation:
     """10,299 windows of phone signals of 30 people, six activities, split by whole recordings.
 
-    ``inputs="summary"`` gives 195 numbers per window, ``"raw"`` the window itself, 128 steps of 9 channels. Both
-    are standardized by the training rows of seen people. ``hold_out`` people (a number, a share or names) are set apart.
+    Inputs are standardized by the training rows of seen people.
+
+    Args:
+        inputs: "summary" gives 195 numbers per window, "raw" the window itself: 128 steps of 9 channels.
+        hold_out: People that are held out as unseen: a number, a share, names joined by "+", "auto" (a fifth of ten
+            or more) or 0 for none.
+        hold_out_seed: Seed that draws who is held out.
+        data_dir: Folder in which the file lies; None takes that of the environment variable PLURES_DATA.
+        seed: Changes nothing: recordings have their splits in the file.
     """
     if inputs not in INPUTS:
         raise UnknownChoice("kind of inputs", inputs, INPUTS)
     stored = read_npz(locate(SOURCE, data_dir), KEYS)
     numbers, owner = np.unique(stored["subject"], return_inverse=True)
     names = np.array([f"subject-{number:02d}" for number in numbers])
-    apart, codes = choose_apart(names.tolist(), hold_out, hold_out_seed), PART_OF_FOLD[stored["fold"]]
+    held_out, codes = choose_held_out(names.tolist(), hold_out, hold_out_seed), PART_OF_FOLD[stored["fold"]]
     windows = windows_of(stored["halves"], stored["first_half"])
-    use = (codes == 0) & ~apart[owner]
+    use = (codes == 0) & ~held_out[owner]
     federation = from_arrays(
-        scaled(summary(windows), owner, use) if inputs == "summary" else scaled(windows, owner, use),
+        standardize(summary(windows), owner, use) if inputs == "summary" else standardize(windows, owner, use),
         stored["y"].astype(np.int32),
         names[owner],
         num_classes=6,
         split=codes,
         title="har",
     )
-    return set_apart(replace(federation, unit="recording"), apart)
+    return mark_held_out(replace(federation, unit="recording"), held_out)
 
 
 def windows_of(halves: NDArray[Any], first_half: NDArray[Any]) -> NDArray[np.float32]:
@@ -84,7 +91,7 @@ def summary(windows: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
-def scaled(x: NDArray[Any], owner: NDArray[Any], use: NDArray[np.bool_]) -> NDArray[np.float32]:
+def standardize(x: NDArray[Any], owner: NDArray[Any], use: NDArray[np.bool_]) -> NDArray[np.float32]:
     """Inputs standardized per column of their last axis by the rows in ``use``."""
     repeats = int(np.prod(x.shape[1:-1], dtype=int))
     table = x.reshape(-1, x.shape[-1])

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plures import registry
-from plures.data.apart import HoldOut, choose_apart, set_apart
 from plures.data.federation import Federation, from_arrays
-from plures.data.files import Source, locate
+from plures.data.files import DataFile, locate
+from plures.data.holdout import HoldOut, choose_held_out, mark_held_out
 from plures.data.scale import federated_scale
 from plures.data.splits import SHARES, stratified
 from plures.keys import Purpose, derive, root
 
-SOURCE = Source(
+SOURCE = DataFile(
     file="heart_disease_4_hospitals.csv",
     sha256="5934139340610f05f36ab70b3b87d59c7bf3134bea5142aa57c6683e6d26f375",
     what="920 patients of four hospitals",
@@ -39,23 +39,29 @@ def heart(
 ) -> Federation:
     """920 patients of four hospitals; whether a patient has heart disease is to be predicted.
 
-    Missing values are marked, never filled in from test rows. ``hold_out`` hospitals (a number, a share or names) are
-    set apart; scale, marks and levels then come from the others.
+    Missing values are marked, never filled in from test rows. Scale, marks and levels come from seen hospitals alone.
+
+    Args:
+        hold_out: Hospitals that are held out as unseen: a number, a share, names joined by "+", "auto" (a fifth of
+            ten or more) or 0 for none.
+        hold_out_seed: Seed that draws who is held out.
+        data_dir: Folder in which the file lies; None takes that of the environment variable PLURES_DATA.
+        seed: Seed of the split into train, valid and test rows.
     """
     with locate(SOURCE, data_dir).open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     hospital = np.array([row["hospital"] for row in rows])
     names, owner = np.unique(hospital, return_inverse=True)
     y = np.array([int(row["target"]) > 0 for row in rows]).astype(np.int32)
-    apart = choose_apart(names.tolist(), hold_out, hold_out_seed)
+    held_out = choose_held_out(names.tolist(), hold_out, hold_out_seed)
     codes = stratified(derive(root(seed), Purpose.SPLIT), owner, y, SHARES)
-    known = (codes == 0) & ~apart[owner]
+    known = (codes == 0) & ~held_out[owner]
     measured, zeros = without_zeros(table(rows, NUMBERS))
     numbers, categories = number_columns(measured, owner, known), category_columns(table(rows, CATEGORIES), known)
     x = np.concatenate([numbers.x, categories.x], axis=1).astype(np.float32)
     federation = from_arrays(x, y, hospital, num_classes=2, split=codes, title="heart")
     notes = [missing_note(rows), zeros, *numbers.notes, *categories.notes]
-    return set_apart(federation.noted(*notes), apart)
+    return mark_held_out(federation.noted(*notes), held_out)
 
 
 class Columns(NamedTuple):

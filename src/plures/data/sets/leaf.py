@@ -2,7 +2,7 @@
 
 Read are a single file, a folder with train.json and test.json, or one with train/*.json and test/*.json. Given
 training rows are split into train and valid, given test rows are test; the rows of a single file are split anew.
-Users of test files alone are unseen: they are set apart, with rows of all three splits.
+Users of test files alone are unseen: they are held out, with rows of all three splits.
 
 Numbers become arrays. Text (windows, and the character after each) becomes the task "sequence": the targets are
 the window one character later. LEAF's windows overlap, so a text's valid rows share characters with its train rows.
@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plures import registry
-from plures.data.apart import set_apart
 from plures.data.federation import Federation, from_arrays
 from plures.data.files import folders
+from plures.data.holdout import mark_held_out
 from plures.data.sets.shakespeare import codes_of
 from plures.data.splits import SHARES, Shares, by_order, stratified
 from plures.errors import BadData, BadFile, BadValue, Unsupported
@@ -45,7 +45,7 @@ class Samples(NamedTuple):
     who: str
 
 
-class Rows(NamedTuple):
+class LeafRows(NamedTuple):
     """All rows of all files: inputs, labels, the user's name, and whether they were given as test rows."""
 
     x: NDArray[Any]
@@ -67,8 +67,15 @@ def leaf(
 ) -> Federation:
     """The users of LEAF's JSON files (FEMNIST, synthetic, Shakespeare and the like), a client each.
 
-    ``shape`` is that of one input, such as 28x28x1; without it 784 numbers become 28x28. ``num_classes`` is inferred
-    where not given (FEMNIST has 62). A ``path`` that is not there is looked for in the data folder. ``invert`` turns x into 1 - x: FEMNIST has a white background, MNIST a black one.
+    Args:
+        path: A JSON file, or a folder with train and test files; one that is not there is looked for in the data
+            folder.
+        shape: Shape of one input, such as 28x28x1; without it 784 numbers become 28x28 and others stay as they are.
+        num_classes: How many classes there are; None infers them from the labels that occur (FEMNIST has 62).
+        invert: Whether to turn x into 1 - x: FEMNIST has a white background, MNIST a black one.
+        data_dir: Folder in which a relative path is looked for too; None takes that of the environment variable
+            PLURES_DATA.
+        seed: Seed of the split of rows that the files do not split themselves.
     """
     files = files_of(path, data_dir)
     given = {part: read_part([file for which, file in files if which == part]) for part in PARTS}
@@ -76,7 +83,7 @@ def leaf(
     if rows.letters:
         check_text(rows.letters, shape, num_classes, invert)
     else:
-        rows = rows._replace(x=shaped(rows.x, shape, invert))
+        rows = rows._replace(x=shape_inputs(rows.x, shape, invert))
     codes = split_of(derive(root(seed), Purpose.SPLIT), rows, single=len(files) == 1)
     federation = from_arrays(
         rows.x,
@@ -87,8 +94,8 @@ def leaf(
         split=codes,
         title=f"leaf {Path(path).name}",
     )
-    apart = ~np.isin(federation.names, rows.user[~rows.is_test])
-    return set_apart(federation, apart).noted(*notes_of(given, single=len(files) == 1))
+    held_out = ~np.isin(federation.names, rows.user[~rows.is_test])
+    return mark_held_out(federation, held_out).noted(*notes_of(given, single=len(files) == 1))
 
 
 def files_of(path: str, data_dir: str | None = None) -> list[tuple[str, Path]]:
@@ -175,7 +182,7 @@ def _check(file: Path, sound: bool, problem: str) -> None:
         raise BadFile(f"{file} is no sound LEAF file: {problem}")
 
 
-def rows_of(given: dict[str, dict[str, Samples]]) -> Rows:
+def rows_of(given: dict[str, dict[str, Samples]]) -> LeafRows:
     """The rows of all users that have any."""
     parts = [(part == "test", user, one) for part in PARTS for user, one in given[part].items() if one.x]
     if not any(not is_test for is_test, _, _ in parts):
@@ -189,7 +196,7 @@ def rows_of(given: dict[str, dict[str, Samples]]) -> Rows:
         )
     x, y, letters = text(samples) if is_text[0] else (*numbers(samples), "")
     user = np.repeat([user for _, user, _ in parts], sizes)
-    return Rows(x, y, user, np.repeat([is_test for is_test, _, _ in parts], sizes), letters)
+    return LeafRows(x, y, user, np.repeat([is_test for is_test, _, _ in parts], sizes), letters)
 
 
 def numbers(samples: list[Samples]) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
@@ -216,7 +223,7 @@ def _array(values: list[Any], what: str, who: str) -> NDArray[np.float32]:
         raise BadData(f"{what} of {who} must be numbers, equally many in every row") from error
 
 
-def shaped(x: NDArray[np.float32], shape: tuple[int, ...], invert: bool) -> NDArray[np.float32]:
+def shape_inputs(x: NDArray[np.float32], shape: tuple[int, ...], invert: bool) -> NDArray[np.float32]:
     """Inputs in the shape asked for; 784 numbers are 28x28 without asking."""
     width = int(np.prod(x.shape[1:], dtype=int))
     if not shape:
@@ -254,7 +261,7 @@ def check_text(letters: str, shape: tuple[int, ...], num_classes: int | None, in
         raise BadValue("num_classes", num_classes, f"at least {len(letters)}, the characters of the text")
 
 
-def split_of(key: Key, rows: Rows, *, single: bool) -> NDArray[np.int64]:
+def split_of(key: Key, rows: LeafRows, *, single: bool) -> NDArray[np.int64]:
     """The split of every row: given test rows stay test, unless all rows of their user are to be split."""
     keys = jax.random.split(key)
     whole = ~np.isin(rows.user, rows.user[~rows.is_test]) | single
@@ -265,7 +272,7 @@ def split_of(key: Key, rows: Rows, *, single: bool) -> NDArray[np.int64]:
     return codes
 
 
-def _split(key: Key, rows: Rows, chosen: NDArray[np.int64], shares: Shares) -> NDArray[np.int64]:
+def _split(key: Key, rows: LeafRows, chosen: NDArray[np.int64], shares: Shares) -> NDArray[np.int64]:
     user = rows.user[chosen]
     if rows.letters:
         return by_order(user, chosen, shares)
@@ -277,7 +284,7 @@ def notes_of(given: dict[str, dict[str, Samples]], *, single: bool) -> list[str]
     train, test = ({user for user, one in given[part].items() if one.x} for part in PARTS)
     said = [
         ("without rows left out", {user for part in PARTS for user in given[part]} - train - test),
-        ("of test files only, set apart as unseen", test - train),
+        ("of test files only, held out as unseen", test - train),
         ("of training files only, without test rows", set() if single else train - test),
     ]
     return [f"{len(users)} users {what}: {_some(users)}" for what, users in said if users]

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import gzip
 import json
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plures import registry
 from plures.data.federation import Examples, Federation, assemble
-from plures.data.files import Source, locate
+from plures.data.files import DataFile, locate
 from plures.data.splits import SHARES, by_order, rank_within
 from plures.errors import BadValue
 
-SOURCE = Source(
+SOURCE = DataFile(
     file="shakespeare_by_speaker.json.gz",
     sha256="891d53ffce74fc6c57ea69c4fea02ef8c76673d9c4cbee3a13f202e8ab38834c",
     what="37 plays, the speeches of 1,109 roles",
@@ -36,8 +35,11 @@ def shakespeare(
 ) -> Federation:
     """The next character in the speeches of 1,109 roles, in windows of ``length`` characters.
 
-    Only roles with at least ``min_characters`` characters are kept (441 have 2,000 or more). Nothing is drawn at
-    random, so ``seed`` changes nothing.
+    Args:
+        length: Characters in a window, that is in one row.
+        min_characters: Fewest characters of a role that is kept (441 have 2,000 or more); 0 keeps all.
+        data_dir: Folder in which the file lies; None takes that of the environment variable PLURES_DATA.
+        seed: Changes nothing: nothing is drawn at random.
     """
     if length < 1:
         raise BadValue("length", length, "1 or more")
@@ -48,17 +50,12 @@ def shakespeare(
     if not kept:
         most = max(map(len, texts.values()))
         raise BadValue("min_characters", min_characters, f"at most {most}, the characters of the longest role")
-    letters = alphabet(texts.values())
+    letters = "".join(sorted(set("\n").union(*texts.values())))  # a newline comes first
     federation = windows_of(kept, letters, length)
     left_out = len(texts) - len(kept)
     if left_out:
         federation = federation.noted(f"{left_out} roles with fewer than {min_characters} characters are left out")
     return federation.noted(*notes_of(federation, [len(text) for text in kept.values()], length))
-
-
-def alphabet(texts: Any) -> str:
-    """All characters of some texts in order; a newline is the first."""
-    return "".join(sorted(set("\n").union(*texts)))
 
 
 def windows_of(texts: dict[str, str], letters: str, length: int) -> Federation:

@@ -43,7 +43,7 @@ function gains() {
   const rows = [];
   for (const one of page.clients) {
     if (one.scores[mine] === null || one.scores[theirs] === null) continue;
-    if (group === "training" && (!one.seen || one.liar)) continue;
+    if (group === "training" && (!one.seen || one.attacker)) continue;
     if (group === "unseen" && one.seen) continue;
     if (group.startsWith("group ") && `group ${one.group}` !== group) continue;
     const gain = sign * (one.scores[mine] - one.scores[theirs]);
@@ -57,14 +57,14 @@ function gains() {
 builders.gains = () => {
   const { method, other, text, rows } = gains();
   const hover = rows.map((one) => `${plain(one.name)} (uid ${one.uid})<br>${signed(one.gain)}: ${said(one.mine)} against ${said(one.theirs)}<br>`
-    + `${one.train_rows} training rows${one.group === null ? "" : `, group ${one.group}`}${one.seen ? "" : ", unseen"}${one.liar ? ", lies" : ""}`);
+    + `${one.train_rows} training rows${one.group === null ? "" : `, group ${one.group}`}${one.seen ? "" : ", unseen"}${one.attacker ? ", attacks" : ""}`);
   const dim = rows.map((one) => (text === "" || one.found ? 1 : 0.15));
   return {
     traces: [{
       type: "scatter", mode: "markers", x: rows.map((_, place) => place + 1), y: rows.map((one) => one.gain), text: hover, hoverinfo: "text",
       marker: {
         color: tint(method), opacity: dim, size: rows.map((one) => (one.found ? 14 : 8)),
-        symbol: rows.map((one) => (one.liar ? "x" : one.seen ? "circle" : "diamond-open")), line: { width: 1, color: tint(method) },
+        symbol: rows.map((one) => (one.attacker ? "x" : one.seen ? "circle" : "diamond-open")), line: { width: 1, color: tint(method) },
       },
     }],
     look: layout("clients, sorted by their gain", `gain over ${ends[other] ?? plain(other)}`, {
@@ -79,7 +79,7 @@ function drawClients() {
   const [up, down] = [rows.filter((one) => one.gain > 1e-9).length, rows.filter((one) => one.gain < -1e-9).length];
   const small = page.clients.filter((one) => one.small).map((one) => one.name);
   at("gain-said").textContent = `${up} of ${rows.length} clients do better with ${method} than with ${other}, ${down} do worse. `
-    + (rows.some((one) => !one.seen) ? "Diamonds were not seen in training. " : "") + (rows.some((one) => one.liar) ? "Crosses lie. " : "")
+    + (rows.some((one) => !one.seen) ? "Diamonds were not seen in training. " : "") + (rows.some((one) => one.attacker) ? "Crosses attack. " : "")
     + (small.length ? `Too little data to trust a single score (${small.length}): ${small.slice(0, 8).join(", ")}${small.length > 8 ? ", …" : ""}.` : "");
   const head = row(["client", "uid", "group", "rows", method, other, "gain"], "th");
   const table = at("clients");

@@ -1,0 +1,1 @@
+"""Worlds whose best models are known in closed form."""

@@ -1,0 +1,1 @@
+"""What all papers share: rows held to bars, the list of reproductions, cells in a file."""

@@ -1,0 +1,1 @@
+"""FedCLUP, arXiv 2410.08934: the degree of personalization and what it costs, exactly and round by round."""

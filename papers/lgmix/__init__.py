@@ -1,0 +1,1 @@
+"""LG-Mix, OpenReview 7pWRLDBAtc: mixing by convergence rates under feature shift."""

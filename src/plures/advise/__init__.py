@@ -1,0 +1,44 @@
+"""Advice from data: whether clients should federate, which family of methods fits, and what each client gets.
+
+=================  =====================================================  ==================
+``advise``         which family of methods fits                           ``plures advise``
+``estimate_worth`` whether to federate, how much, who gains               ``plures worth``
+``guide``          what every client should take, by training             ``plures decide``
+``decide``         the same, from runs that are there
+``fuse_clients``   which clients share a model, with proof                ``plures fuse``
+``run_tradeoff``   what a degree of collaboration costs and buys          ``plures tradeoff``
+=================  =====================================================  ==================
+
+Each gives an ``Advice``: a verdict, sentences, tables as evidence, facts, and ``save(folder)``.
+"""
+
+from plures.advise.advice import Advice
+from plures.advise.decisions import Decisions, decide, default_options, guide
+from plures.advise.families import DECISIONS, ENDS, FAMILIES
+from plures.advise.family_advice import FamilyAdvice, advise
+from plures.advise.fusion import FusedModels, fuse_clients, task_loss
+from plures.advise.tradeoff import Tradeoff
+from plures.advise.tradeoff_runs import run_sweep, run_tradeoff
+from plures.advise.worth import Worth, WorthOptions, estimate_worth
+
+__all__ = [
+    "DECISIONS",
+    "ENDS",
+    "FAMILIES",
+    "Advice",
+    "Decisions",
+    "FamilyAdvice",
+    "FusedModels",
+    "Tradeoff",
+    "Worth",
+    "WorthOptions",
+    "advise",
+    "decide",
+    "default_options",
+    "estimate_worth",
+    "fuse_clients",
+    "guide",
+    "run_sweep",
+    "run_tradeoff",
+    "task_loss",
+]

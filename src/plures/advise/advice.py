@@ -1,0 +1,84 @@
+"""What every question about a federation is answered with: a verdict, the words for it, and the evidence.
+
+``advise``, ``worth``, ``decide``, ``fuse`` and ``tradeoff`` give different kinds of it, which are printed, drawn and written alike.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+
+from plures.study.statistics import Interval, bootstrap
+
+
+class Advice(ABC):
+    """An answer from data with its evidence; the tables of the evidence are named by their files."""
+
+    QUESTION: ClassVar[str]
+    SUMMARY: ClassVar[str] = "summary.json"
+
+    @property
+    @abstractmethod
+    def verdict(self) -> str:
+        """The answer in a word or two."""
+
+    @property
+    @abstractmethod
+    def sentences(self) -> list[str]:
+        """The answer in words: what it is, what it rests on, how sure it is."""
+
+    @property
+    def remarks(self) -> list[str]:
+        """What else a reader must know: who is left out, what was not looked at."""
+        return []
+
+    @property
+    @abstractmethod
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """The evidence: clients or values, a row each."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """The result in plain values."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in plain values, as in the summary's file."""
+        return {"question": self.QUESTION, "verdict": self.verdict, "said": self.sentences, **self.facts}
+
+    def save(self, folder: Path) -> list[Path]:
+        """Every table, then the summary, as files."""
+        folder.mkdir(parents=True, exist_ok=True)
+        files = [folder / f"{name}.csv" for name in self.tables]
+        for file, table in zip(files, self.tables.values(), strict=True):
+            table.write_csv(file)
+        (folder / self.SUMMARY).write_text(json.dumps(self.to_dict(), indent=2) + "\n")
+        return [*files, folder / self.SUMMARY]
+
+
+def bounds(interval: Interval) -> list[float]:
+    """A mean and the ends of its interval, as a list."""
+    return [interval.mean, interval.low, interval.high]
+
+
+def mean_interval(values: np.ndarray) -> Interval:
+    """The mean over clients with its interval, of which the bounds are NaN for one client: it cannot be resampled."""
+    found = bootstrap(values)
+    several = np.isfinite(np.atleast_2d(values)).any(axis=0).sum() > 1
+    return found if several else replace(found, low=float("nan"), high=float("nan"))
+
+
+def has_bounds(gap: Interval) -> bool:
+    """Whether a gap has an interval."""
+    return bool(np.isfinite(gap.low))
+
+
+def is_noise(gap: Interval) -> bool:
+    """Whether a gap may be none; a gap without an interval says nothing."""
+    return has_bounds(gap) and not gap.excludes_zero

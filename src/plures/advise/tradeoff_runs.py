@@ -1,0 +1,142 @@
+"""Running a sweep: every value of the option with every seed, into a folder, and the curves read back from it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from plures.advise.tradeoff import Tradeoff, ValueCurve
+from plures.data import Federation
+from plures.errors import BadFile
+from plures.study.comparison import Comparison
+from plures.study.disk.layout import run_folder
+from plures.study.fronts import Budget
+from plures.study.grid import StudyProgress, compare
+from plures.study.sweep import Sweep, SweptValue, plan_sweep
+
+BYTES_FILE = "bytes.csv"
+
+
+def run_tradeoff(
+    method: str,
+    federation: Federation,
+    *,
+    rounds: int,
+    budget_mb: float | None = None,
+    budget_rounds: int | None = None,
+    out: str | Path | None = None,
+    progress: Callable[[StudyProgress], None] | None = None,
+    **options: Any,
+) -> Tradeoff:
+    """Sweep an option of a method, by default the one it declares as its degree of collaboration.
+
+    ``options`` are those of ``plan_sweep``: ``option``, ``values``, ``seeds``, ``model``, ``plan``, ``norm`` and the settings of a
+    run. Without ``values`` they lie around where the option stands; without ``eval_every`` there are at most 20 evaluations.
+    With ``out`` finished runs are kept there and are not run again.
+    """
+    budget = Budget(budget_mb, budget_rounds)
+    sweep = plan_sweep(method, federation, rounds=rounds, budget=budget, **options)
+    return run_sweep(sweep, out=out, progress=progress)
+
+
+def run_sweep(
+    sweep: Sweep,
+    *,
+    out: str | Path | None = None,
+    progress: Callable[[StudyProgress], None] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Tradeoff:
+    """All runs of a sweep that are not in the folder yet, and what follows from them."""
+    if out is None:
+        with tempfile.TemporaryDirectory() as scratch:
+            return run_sweep(sweep, out=scratch, progress=progress, config=config)
+    folder = Path(out)
+    result = compare(
+        dict(sweep.built),
+        sweep.federation,
+        rounds=sweep.rounds,
+        seeds=sweep.seeds,
+        out=folder,
+        progress=_note_bytes(folder, progress),
+        config=config,
+        keep_models=False,  # a sweep has many runs, and is about none of them
+        **sweep.running,
+    )
+    curves = tuple(read_curve(folder, setting, sweep, result) for setting in sweep.settings)
+    return Tradeoff(sweep, curves, result.metric, result.higher_is_better, result.attackers, result.told)
+
+
+def _note_bytes(out: Path, progress: Callable[[StudyProgress], None] | None) -> Callable[[StudyProgress], None]:
+    """What a study calls to say how far it is: the bytes so far go to a file beside the run's others."""
+
+    def tell(now: StudyProgress) -> None:
+        folder = run_folder(out, now.method, now.seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / BYTES_FILE).open("a") as file:
+            file.write(f"{now.run.round},{now.run.num_bytes}\n")
+        if progress is not None:
+            progress(now)
+
+    return tell
+
+
+def read_curve(out: Path, setting: SweptValue, sweep: Sweep, result: Comparison) -> ValueCurve:
+    """The curve of a setting from the folders of its runs; attackers and clients without valid rows do not count."""
+    mine = result.honest.filter(pl.col("method") == setting.label, pl.col("seen"), pl.col("valid_rows") > 0)
+    uids = mine["uid"].unique().sort()
+    folders = [run_folder(out, setting.label, seed) for seed in sweep.seeds]
+    records = [pl.read_parquet(folder / "record.parquet") for folder in folders]
+    cost = sweep.costs[setting.label]
+    losses, scores = (
+        np.stack(
+            [_valid(record, name, uids, cost.evaluated, at) for record, at in zip(records, folders, strict=True)]
+        )
+        for name in ("loss", result.metric)
+    )
+    steps = np.stack([_gradients(folder, cost.effort) for folder in folders])
+    return ValueCurve(
+        setting,
+        cost.evaluated,
+        np.stack([_bytes(folder, cost.evaluated) for folder in folders]) / sweep.federation.num_clients / 1e6,
+        None if np.isnan(steps).all() else np.nancumsum(steps, axis=1)[:, cost.evaluated - 1],
+        losses,
+        scores,
+        replace(result, metric="loss").scores(setting.label),
+        result.scores(setting.label),
+        result.diverged(setting.label),
+        int(np.isnan(steps).any(axis=0).sum()),
+    )
+
+
+def _valid(record: pl.DataFrame, metric: str, uids: pl.Series, rounds: np.ndarray, folder: Path) -> np.ndarray:
+    """(rounds, clients) of a metric of the personal models on valid rows."""
+    wanted = (pl.col("kind") == "personal") & (pl.col("split") == "valid") & (pl.col("metric") == metric)
+    found = record.filter(wanted, pl.col("uid").is_in(uids.to_list())).sort("round", "uid")
+    if found["round"].unique().sort().to_list() != rounds.tolist():
+        raise BadFile(f"{folder} holds a run that was evaluated at other rounds; use another folder")
+    values = found["value"].cast(pl.Float64).fill_null(np.nan).to_numpy()
+    return np.asarray(values).reshape(len(rounds), len(uids))
+
+
+def _bytes(folder: Path, rounds: np.ndarray) -> np.ndarray:
+    """(rounds,) bytes of all clients up to there."""
+    file = folder / BYTES_FILE
+    lines = file.read_text().splitlines() if file.exists() else []
+    known = {int(round_): int(number) for round_, _, number in (line.partition(",") for line in lines)}
+    if not set(rounds.tolist()) <= set(known):
+        raise BadFile(f"{folder} holds a run without its bytes by round ({BYTES_FILE}); use another folder")
+    return np.array([known[round_] for round_ in rounds.tolist()], float)
+
+
+def _gradients(folder: Path, effort: np.ndarray) -> np.ndarray:
+    """(rounds,) gradient evaluations per client in every round; NaN where a round does not report its steps."""
+    info = pl.read_parquet(folder / "info.parquet").filter(pl.col("name") == "steps")
+    found = np.full(len(effort), np.nan)
+    found[info["round"].to_numpy() - 1] = info["value"].to_numpy()
+    return found * effort

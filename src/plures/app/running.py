@@ -1,0 +1,186 @@
+"""Running a study into a folder: checked, tuned, compared, and written with its tables, its picture and its page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plures.app.describe import describe
+from plures.app.folder import StudyFolder, StudyInputs
+from plures.app.mistakes import StudySource
+from plures.app.ownership import FREE, UNSAID, claim
+from plures.app.prepared import PreparedStudy
+from plures.app.study import Study
+from plures.app.toml import as_toml
+from plures.data import Federation
+from plures.method import Method
+from plures.report.page import write_page
+from plures.study import grid
+from plures.study.comparison import Comparison
+from plures.study.disk import layout
+from plures.study.disk.results import saved_study
+from plures.study.grid import StudyProgress
+from plures.study.tracking import Tracker
+from plures.study.tuning.hyperparameters import Tuned, tune
+from plures.types import Model, Plan
+
+TITLE = "# The study with every default filled in; `plures run` takes it.\n\n"
+Tell = Callable[[StudyProgress], None]
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who is told while a study runs: lines with a style ("", "dim", "yellow"), and how far it is."""
+
+    say: Callable[[str, str], None] = lambda text, style: None
+    progress: Callable[[], AbstractContextManager[Tell | None]] = nullcontext
+
+
+def progress_listener(progress: Tell | None) -> Listener:
+    """A listener that is told how far a study is, and nothing else."""
+    return Listener(progress=lambda: nullcontext(progress))
+
+
+def run_study(
+    study: Study,
+    out: Path,
+    listener: Listener = Listener(),
+    *,
+    source: StudySource | None = None,
+    command: str = "",
+) -> StudyFolder:
+    """Run a study into a folder; finished runs that lie there are not run again.
+
+    ``source`` is the file it was read from, if any: mistakes are shown with its lines. ``command`` is what was typed.
+    """
+    prepared = study.prepare(source)
+    for name, why in prepared.left_out.items():
+        listener.say(f"left out: {name}: {why}", "dim")
+    before = layout.count_finished(out)
+    claim(out, prepared.settings, prepared.seen)
+    (out / layout.RESOLVED).write_text(TITLE + as_toml(prepared.resolved))
+    if command and not (out / layout.COMMAND).exists():
+        (out / layout.COMMAND).write_text(f"{command}\n")
+    if before:
+        listener.say(f"{before} finished runs are kept from before in {out}", "")
+    tell_forecasts(prepared, listener)
+    tuned = tune_methods(prepared, out, listener)
+    with listener.progress() as tell:
+        result = grid.compare(
+            prepared.methods if tuned is None else tuned.built,
+            prepared.seen,
+            unseen=prepared.unseen,
+            seeds=study.seeds,
+            out=out,
+            progress=tell,
+            config=prepared.settings if tuned is None else {**prepared.settings, "tuned": tuned.chosen},
+            checkpoint_every=study.checkpoint_every,
+            keep_models=study.keep_models,
+            track=study.track,
+            vouched=True,
+            **prepared.running,
+        )
+    return finish(out, result, prepared.seen, prepared.unseen)
+
+
+def tell_forecasts(prepared: PreparedStudy, listener: Listener) -> None:
+    """Say what methods cost and what is likely to go wrong; the runs will repeat the warnings."""
+    for name, ahead in prepared.forecasts().items():
+        listener.say(f"{name}: {ahead.cost}", "dim")
+        for warning in ahead.warnings:
+            listener.say(f"warning: {name}: {warning}", "yellow")
+
+
+def tune_methods(prepared: PreparedStudy, out: Path, listener: Listener) -> Tuned | None:
+    """The methods of a study tuned with one budget, which is said with what was chosen; None if it does not ask for it."""
+    study = prepared.study
+    if study.tune is None:
+        return None
+    with listener.progress() as tell:
+        found = tune(
+            prepared.methods,
+            prepared.seen,
+            trials=study.tune.trials,
+            strategy=study.tune.strategy,
+            search=study.tune.search,
+            seed=study.tune.seed,
+            seeds=study.tune.seeds or study.seeds[:1],
+            model=study.model,
+            plan=study.plan.build(),
+            norm=study.norm,
+            out=out,
+            progress=tell,
+            **{name: value for name, value in prepared.running.items() if name != "eval_every"},
+        )
+    for line in found.said:
+        listener.say(line, "")
+    listener.say(f"every trial: {out / layout.TUNING / layout.TRIALS_TABLE}", "")
+    return found
+
+
+def finish(out: Path, result: Comparison, seen: Federation, unseen: Federation | None) -> StudyFolder:
+    """Write what a folder has beside its runs and tables: what the data are, the picture and the page."""
+    from plures.report.figures import overview  # matplotlib is loaded only where a picture is drawn
+
+    layout.write_json(out / layout.DATA, {**seen.describe(), "unseen_clients": unseen.num_clients if unseen else 0})
+    overview(result, out / layout.OVERVIEW)
+    saved = saved_study(result, out)
+    write_page(saved)
+    return StudyFolder(saved, StudyInputs(seen, unseen))
+
+
+def compare(
+    methods: Sequence[str] | Mapping[str, Method],
+    federation: Federation,
+    *,
+    rounds: int,
+    unseen: Federation | None = None,
+    model: str | Model | None = None,
+    plan: Plan = Plan(),
+    norm: str = "share",
+    seeds: Sequence[int] = (0, 1, 2),
+    out: str | Path | None = None,
+    progress: Tell | None = None,
+    config: Mapping[str, Any] | None = None,
+    keep_models: bool | None = None,
+    track: Sequence[str | Tracker] = (),
+    **settings: Any,
+) -> Comparison:
+    """Run every method with every seed; ``settings`` are those of a run, ``norm`` a policy for normalization layers.
+
+    Methods are named as on the command line, or given as {label: Method}; then ``model`` is theirs.
+    Every method is built before the first run starts, so a mistake in the last name costs no time. With ``out``
+    finished runs are kept there and are not run again, and the folder has what ``plures compare`` leaves in one: settings,
+    tables, picture and page. ``keep_models``: with the last state of runs, from which clients' models are made (None: where
+    that is at most 256 MB a run). ``track`` names trackers, see ``plures.study.tracking``. ``config`` is kept with every
+    run.
+    """
+    asked = {"rounds": rounds, "seeds": seeds, "model": model, "plan": plan, "norm": norm, **settings}
+    values = {} if out is None else describe(methods, federation, unseen, {**asked, "keep_models": keep_models})
+    planned = grid.plan_grid(
+        methods,
+        federation,
+        unseen=unseen,
+        out=out,
+        config=values | dict(config or {}),
+        keep_models=keep_models,
+        **asked,
+    )
+    if planned.folder is not None:
+        _keep(planned.folder, values)
+    result = grid.run_grid(planned, progress=progress, track=track)
+    if planned.folder is not None:
+        finish(planned.folder, result, federation, unseen)
+    return result
+
+
+def _keep(folder: Path, values: dict[str, Any]) -> None:
+    """Write the settings of a comparison; more methods and seeds may be added to those that a folder has."""
+    if (folder / layout.STUDY).exists() and UNSAID not in layout.read_json(folder / layout.STUDY):
+        return  # a study of the command, whose runs were found to fit
+    claim(folder, values, free=(*FREE, "methods", "seeds"))
+    if not values[UNSAID]:
+        (folder / layout.RESOLVED).write_text(TITLE + as_toml({k: v for k, v in values.items() if k != UNSAID}))

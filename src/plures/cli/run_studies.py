@@ -1,0 +1,114 @@
+"""``plures compare``, ``run`` and ``resume``: one study or several run, and what each came to is printed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from plures.cli.export import tell_states
+from plures.cli.finished_studies import print_headline, print_leaderboard, print_variants
+from plures.cli.terminal import collect_warnings, console, listener, say, tell_notes
+from plures.errors import UserError
+from plures.wording import counted
+
+if TYPE_CHECKING:
+    from plures.app import Study, StudyFolder, StudySource, Variant
+    from plures.app.several import VariantRun
+
+
+def print_study(
+    study: Study, out: Path, words: Sequence[str] = (), *, source: StudySource | None = None
+) -> StudyFolder:
+    """Run a study into a folder and print what it came to; ``words`` are those of the command, if any.
+
+    ``source`` is the file it was read from, if any: mistakes are shown with its lines.
+    """
+    from plures.app import run_study
+    from plures.report.page import NAME
+    from plures.study.disk import layout
+    from plures.wrap.norms import norms_said
+
+    known = list[str]()
+    with collect_warnings() as notes:
+        done = run_study(study, out, listener(known), source=source, command=command_text(words))
+    result = done.comparison
+    print_leaderboard(result)
+    if result.norms:
+        say(norms_said(result.norms))
+    for line in result.told:
+        say(line)
+    if result.attackers is not None:
+        say(result.attackers.said)
+    seen, unseen = done.given.federation, done.given.unseen
+    assert seen is not None
+    tell_notes(seen, *(note for note in notes if note not in known))
+    note = f"{seen.num_clients} clients in training, {unseen.num_clients if unseen else 0} held out"
+    console.print(f"{note}; every client: {out / layout.CLIENTS_CSV}", highlight=False)
+    console.print(f"picture: {out / layout.OVERVIEW}", highlight=False)
+    tell_states(out)
+    print_headline(done.saved)
+    say(f"page: {out / NAME}")
+    return done
+
+
+def command_text(words: Sequence[str]) -> str:
+    """What was typed, without the folder; empty if nothing was.
+
+    >>> command_text(("compare", "--out", "here", "-m", "fedavg"))
+    'plures compare -m fedavg'
+    """
+    kept, rest = list[str](), iter(words)
+    for word in rest:
+        if word == "--out":
+            next(rest, None)
+        elif not word.startswith("--out="):
+            kept.append(word)
+    return f"plures {shlex.join(kept)}" if kept else ""
+
+
+def print_all(source: StudySource, out: Path) -> None:
+    """Run every study of a file with ``[vary]``, each into a folder of its own, and say what to take where."""
+    from plures.app.several import claim_variants, run_variants
+
+    variants = claim_variants(out, source)
+    said = ", ".join(f"{counted(len(_values(variants, name)), 'value')} of {name}" for name in variants[0].varied)
+    say(f"{counted(len(variants), 'variant')}: {said}")
+    labels = {out / one.folder: one.label for one in variants}
+
+    def run(study: Study, folder: Path) -> None:
+        try:
+            print_study(study, folder)
+        except UserError as error:
+            say(f"{labels[folder]} failed: {error}", style="red")
+            raise
+
+    failed = run_variants(variants, out, run=run, begin=_begin)
+    console.rule()
+    print_variants(out)
+    if failed:
+        raise UserError(f"{len(failed)} of {counted(len(variants), 'variant')} failed: {'; '.join(failed)}")
+
+
+def _begin(now: VariantRun) -> None:
+    left = _left(now.times, now.total - now.index)
+    console.rule(Text(f"variant {now.index + 1} of {now.total}: {now.variant.label}{left}"))
+
+
+def _values(variants: Sequence[Variant], name: str) -> list[Any]:
+    found: list[Any] = []
+    for one in variants:
+        if one.varied[name] not in found:
+            found.append(one.varied[name])
+    return found
+
+
+def _left(times: Sequence[float], number: int) -> str:
+    """How long so many variants will take, by those that were run."""
+    if not times:
+        return ""
+    minutes = sum(times) / len(times) * number / 60
+    return f" (about {minutes:.0f} min left)" if minutes >= 1 else " (less than a minute left)"

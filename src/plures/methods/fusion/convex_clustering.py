@@ -1,0 +1,234 @@
+"""Convex clustering: a model for every client, and a sum of norms that fuses those who agree.
+
+    min_x  sum_i f_i(x_i)  +  alpha sum_(i<j) w_ij |x_i - x_j|
+
+A norm that is not squared makes models of a cluster exactly equal; nobody says how many clusters there are. Whatever its
+data, a client moves the others with a force of at most alpha times the sum of its weights, for a given alpha; with ``t`` a
+client's gradient also moves alpha_hat, so against attackers set ``alpha``. From alpha_hat on, a number that
+everyone's gradients at the global model tell, one model for all is the answer: ``t`` = alpha / alpha_hat is free of
+units.
+
+    server   y    =   argmin  alpha / rho sum_(i<j) w_ij |y_i - y_j| + 1/2 sum_i |y_i - s_i|^2
+    client   x_i  =   argmin  f_i(x) + (rho / 2) |x - (2 y_i - s_i)|^2
+    server   s_i <-   s_i + x_i - y_i
+
+Before: rounds for the global model (for small convex models Newton's: a client then sends its gradient, its loss and its
+curvature, a matrix of all pairs of parameters), and one in which everybody sends its gradient there. The graph w is that of the
+nearest gradients, of N (N - 1) / 2 in total weight as the complete graph.
+
+Armacki, Bajovic, Jakovetic, Kar: Personalized Federated Learning via Convex Clustering, arXiv 2202.00718. Their problem
+(3) is alpha = 2 N lambda, theirs (14) alpha = 2 lambda; their theorems and Algorithm 1 have alpha = lambda. The
+splitting, alpha_hat, the graph of gradients and the rule for newcomers are ours; ``pdmm`` is their algorithm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from plures.aggregate.graph import numbered
+from plures.aggregate.norm_fusion import fuse
+from plures.errors import BadValue, UnknownChoice
+from plures.method import Method, Report, Views, then
+from plures.methods.fusion.norm_penalty import (
+    DualEvidence,
+    NormPenalty,
+    PenaltyState,
+    certificate,
+    find_graph,
+    forecast_graph,
+    nearest_cluster,
+    new_penalty,
+    offer_clusters,
+    summary,
+)
+from plures.methods.fusion.splitting import (
+    SplitClient,
+    SplitOffer,
+    SplitTable,
+    Splitting,
+    douglas_rachford,
+    residual,
+    start_at,
+)
+from plures.methods.fusion.warm_start import (
+    GradientSurvey,
+    LocalProblem,
+    ProximalSolver,
+    median_curvature,
+    start_from_global,
+    survey_gradients,
+)
+from plures.methods.penalized.vector import NORMS, PartVector
+from plures.registry import Limit, method
+from plures.types import Data, Info, Key, Model, Plan
+
+REFITS = ("none", "cluster")
+
+
+@method(
+    title="Convex clustering",
+    paper="arXiv:2202.00718",
+    degree="t",
+    limits=[
+        Limit(
+            "no penalty, no proximal term: everybody trains alone",
+            {"alpha": 1e-14, "rho": 1e-6, "local": "sgd", "warm": 0, "ridge": 0.0},
+            same_served_as="local_only",
+        ),
+        Limit(
+            "far above alpha_hat: one model for all, as with a huge squared penalty",
+            {"t": 1e3, "rho": 0.1},
+            "squared_penalty",
+            {"gamma": 1e7, "rho": 0.1},
+        ),
+    ],
+)
+def convex_clustering(
+    model: Model,
+    *,
+    plan: Plan = Plan(),
+    penalty: NormPenalty = NormPenalty(),
+    problem: LocalProblem = LocalProblem(),
+    norm: str = "whole",
+    refit: str = "none",
+    fit_rounds: int = 30,
+    max_iter: int = 1000,
+    num_offered: int = 8,
+) -> Method:
+    """A model for every client, equal within clusters that a sum of norms finds.
+
+    Args:
+        plan: How clients train locally where their problem is not solved exactly, and in FedAvg's rounds before.
+        penalty: The sum of norms, and its graph.
+        problem: What a client solves in a round, and the rounds before.
+        norm: "whole" is the length of a difference of models; "layers" adds up |x^l_i - x^l_j| / sqrt(dim_l) over
+            layers, so that some layers may be equal where others are not.
+        refit: "cluster" holds the clusters that ``fit_rounds`` rounds found, and trains a model of every one, free of
+            the force of others; "none" goes on to the end.
+        fit_rounds: Rounds until clusters are held, with a refit.
+        max_iter: Steps of the server in a round at most.
+        num_offered: How many models, of the largest clusters, newcomers choose from; smaller ones are not told to them.
+    """
+    penalty.check()
+    _check(norm, refit, fit_rounds=fit_rounds, num_offered=num_offered, max_iter=max_iter)
+    solver = problem.solver(model, plan)
+    settings = ConvexClusteringSettings(penalty, solver, problem.rho, norm, num_offered)
+    fit = Splitting(
+        solver=solver,
+        penalty=partial(fuse_anchors, solver.part, norm, max_iter),
+        memory=partial(new_penalty, solver.part, penalty),
+        extra=lambda server, uid: offer_clusters(server.own, server.memory, uid, num_offered),
+        newcomer=lambda key, offer, data: offer.extra.models[settings.choose(key, offer, data)],
+        rho=1.0 if problem.rho is None else problem.rho,
+    )
+    views = Views(
+        assign=partial(assign, settings),
+        report=partial(report, settings),
+        forecast=partial(forecast_graph, solver.part, penalty),
+    )
+    main = replace(douglas_rachford(fit), views=views)
+    survey = survey_gradients(solver.part, plan, partial(find_graph, solver.part, penalty, norm))
+    begin = then(survey, 1, main, hand_over=partial(hand_over, settings), everyone=True)
+    begin = start_from_global(begin, solver, problem.warm)
+    if refit == "none":
+        return begin
+    free = douglas_rachford(replace(fit, penalty=cluster_means))
+    held = replace(main, merge=free.merge, views=replace(views, report=_report_refit))
+    return then(begin, fit_rounds, held, hand_over=_hold_clusters)
+
+
+def _check(norm: str, refit: str, **counts: int) -> None:
+    if norm not in NORMS:
+        raise UnknownChoice("norm", norm, NORMS)
+    if refit not in REFITS:
+        raise UnknownChoice("refit", refit, REFITS)
+    for name, value in counts.items():
+        if value < 1:
+            raise BadValue(name, value, "1 or more")
+
+
+@dataclass(frozen=True, eq=False)
+class ConvexClusteringSettings:
+    """The options that the parts of convex clustering read."""
+
+    penalty: NormPenalty
+    solver: ProximalSolver
+    rho: float | None
+    norm: str
+    num_offered: int
+
+    def choose(self, key: Key, offer: SplitOffer, data: Data) -> Array:
+        """Which of the offered clusters a newcomer belongs to."""
+        return nearest_cluster(self.solver.part, self.norm, self.penalty.graph, key, offer.rest, offer.extra, data)
+
+
+def hand_over(
+    settings: ConvexClusteringSettings, key: Key, fresh: SplitTable, before: GradientSurvey
+) -> SplitTable:
+    """The server after the graph and alpha_hat were found."""
+    edges, threshold = before.concluded
+    memory = fresh.memory._replace(edges=edges, threshold=threshold, alpha=settings.penalty.strength(threshold))
+    rho = 0.2 * median_curvature(before) if settings.rho is None else fresh.rho
+    return start_at(settings.solver.part, fresh, before.shared)._replace(
+        rho=rho, heard=before.heard, gradients=before.gradients, memory=memory
+    )
+
+
+def fuse_anchors(
+    part: PartVector, norm: str, max_iter: int, anchors: Array, rho: Array, memory: PenaltyState
+) -> tuple[Array, PenaltyState]:
+    """The server's proximal map: convex clustering of the anchors, layer by layer where norms are those of layers."""
+    points, duals, labels = [], [], []
+    for at, factor in part.blocks(norm):
+        gamma = memory.alpha * factor / rho
+        found = fuse(anchors[:, at], memory.edges, gamma, duals=memory.duals[:, at] / rho, max_iter=max_iter)
+        points.append(found.points)
+        duals.append(rho * found.duals)
+        labels.append(found.labels)
+    return jnp.concatenate(points, 1), memory._replace(duals=jnp.concatenate(duals, 1), labels=_joint(labels))
+
+
+def _joint(labels: list[Array]) -> Array:
+    """0, 1, ... for those who are together in every layer."""
+    if len(labels) == 1:
+        return numbered(labels[0])
+    same = jnp.stack([each[:, None] == each[None] for each in labels]).all(0)
+    return numbered(same.argmax(1))
+
+
+def cluster_means(anchors: Array, rho: Array, memory: PenaltyState) -> tuple[Array, PenaltyState]:
+    """The proximal map of a refit: models are equal within the clusters there are, and free otherwise."""
+    sizes = jnp.zeros(len(anchors)).at[memory.labels].add(1.0)
+    middle = jnp.zeros_like(anchors).at[memory.labels].add(anchors) / jnp.maximum(sizes, 1)[:, None]
+    return middle[memory.labels], memory
+
+
+def _hold_clusters(key: Key, fresh: SplitTable, before: SplitTable) -> SplitTable:
+    """A refit begins where clustering ended."""
+    return before._replace(anchors=before.own, rounds=fresh.rounds)
+
+
+def assign(settings: ConvexClusteringSettings, offer: SplitOffer, private: SplitClient, data: Data) -> Info:
+    """A client's cluster."""
+    index = settings.choose(jax.random.key(0), offer, data)
+    return {"cluster": jnp.where(offer.known, offer.extra.own, offer.extra.labels[index])}
+
+
+def report(settings: ConvexClusteringSettings, server: SplitTable) -> Report:
+    """The clustering in a line, with a certificate of the models that clients sent last where there is one."""
+    gap = None
+    if settings.solver.exact:
+        models = jnp.where(server.heard[:, None], server.trained, server.own)
+        evidence = DualEvidence(models, server.gradients, server.memory.duals, server.heard)
+        gap = certificate(settings.solver.part, settings.norm, server.memory, evidence)
+    return Report(findings=[summary(server.memory, int(server.rounds), residual(server), gap)])
+
+
+def _report_refit(server: SplitTable) -> Report:
+    also = ["these rounds fitted a model to every cluster alone"]
+    return Report(findings=[summary(server.memory, int(server.rounds), residual(server), None, also=also)])

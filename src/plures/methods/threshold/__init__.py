@@ -1,0 +1,1 @@
+"""Clustering of gradients and momenta by thresholds, for federations with attackers."""

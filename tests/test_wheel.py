@@ -1,0 +1,82 @@
+"""The wheel alone: built, installed into an empty folder, and used without the checkout."""
+
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+WITHOUT_CHECKOUT = """
+import sys
+
+sys.path[:0] = [sys.argv[1]]
+sys.path.extend(sys.argv[2].split(","))
+sys.argv = ["plures", *sys.argv[3:]]
+import plures
+
+assert plures.__file__.startswith(sys.path[0]), plures.__file__
+from plures.cli import main
+
+main()
+"""
+
+# The wheel is built once, by one worker.
+pytestmark = pytest.mark.xdist_group("wheel")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    pytest.importorskip("hatchling")
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (path,) = folder.glob("plures-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def plures(wheel, tmp_path_factory):
+    """A function that runs the command from the wheel: the interpreter reads neither the checkout nor any .pth file."""
+    target = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target"]
+    subprocess.run([*pip, str(target), str(wheel)], check=True, capture_output=True)
+    dependencies = ",".join(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")))
+
+    def run(*words, cwd):
+        command = [sys.executable, "-I", "-S", "-c", WITHOUT_CHECKOUT, str(target), dependencies, *words]
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"plures"}
+    assert not [name for name in names if name.endswith((".png", ".csv", ".jsonl", ".npz", ".parquet"))]
+    assert not [name for name in names if "test" in Path(name).name]
+
+
+def test_a_comparison_runs_from_the_wheel(plures, tmp_path):
+    words = ["-m", "fedavg", "-m", "local_only", "--rounds", "1", "--seeds", "1", "--model", "softmax"]
+
+    done = plures("compare", *words, "--out", "out", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "local_only" in done.stdout
+    assert (tmp_path / "out" / "leaderboard.csv").exists()
+
+
+def test_without_the_repository_one_line_says_how_to_get_the_papers(plures, tmp_path):
+    done = plures("reproduce", "fedclup", cwd=tmp_path)
+
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "clone the repository of plures" in line
