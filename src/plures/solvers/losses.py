@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import special
 from scipy.special import expit, logsumexp, softmax
 
 from plures.errors import BadData, BadValue, UnknownChoice
@@ -47,11 +48,6 @@ def _scalar(name: str, value: Any, gradient: Any, curvature: Any, steepest: floa
     return LinearLoss(name, _single(value, 0), _single(gradient, 1), _single(curvature, 2), steepest, **facts)
 
 
-def _signs(y: Floats) -> Floats:
-    """Classes 0 and 1 as -1 and 1."""
-    return 2.0 * y - 1.0
-
-
 def _two_classes(y: Floats) -> str | None:
     return None if np.isin(y, (0.0, 1.0)).all() else "0 or 1"
 
@@ -64,12 +60,12 @@ def squared_hinge() -> LinearLoss:
     """max(0, 1 - s o)^2 with s = -1 for class 0 and 1 for class 1."""
 
     def short(o: Floats, y: Floats) -> Floats:
-        return np.maximum(0.0, 1.0 - _signs(y) * o)
+        return np.maximum(0.0, 1.0 - (2.0 * y - 1.0) * o)
 
     return _scalar(
         "squared_hinge",
         lambda o, y: short(o, y) ** 2,
-        lambda o, y: -2.0 * _signs(y) * short(o, y),
+        lambda o, y: -2.0 * (2.0 * y - 1.0) * short(o, y),
         lambda o, y: 2.0 * (short(o, y) > 0),
         2.0,
         check=_two_classes,
@@ -110,13 +106,9 @@ def huber(width: float = 1.0) -> LinearLoss:
     if not 0 < width < np.inf:
         raise BadValue("width", width, "a positive number")
 
-    def value(o: Floats, y: Floats) -> Floats:
-        off = np.abs(o - y)
-        return np.where(off <= width, 0.5 * off**2, width * (off - 0.5 * width))
-
     return _scalar(
         "huber",
-        value,
+        lambda o, y: special.huber(width, o - y),
         lambda o, y: np.clip(o - y, -width, width),
         lambda o, y: 1.0 * (np.abs(o - y) <= width),
         1.0,
@@ -148,9 +140,6 @@ def multinomial(num_classes: int) -> LinearLoss:
     def hot(y: Floats) -> Floats:
         return np.eye(num_classes)[y.astype(np.int64)]
 
-    def value(o: Floats, y: Floats) -> Floats:
-        return logsumexp(o, axis=-1) - np.take_along_axis(o, y.astype(np.int64)[..., None], -1)[..., 0]
-
     def curvature(o: Floats, y: Floats) -> Floats:
         share = softmax(o, axis=-1)
         return share[..., None] * (np.eye(num_classes) - share[..., None, :])
@@ -160,7 +149,7 @@ def multinomial(num_classes: int) -> LinearLoss:
 
     return LinearLoss(
         "multinomial",
-        value,
+        lambda o, y: logsumexp(o, axis=-1) - (hot(y) * o).sum(-1),
         lambda o, y: softmax(o, axis=-1) - hot(y),
         curvature,
         0.5,
