@@ -21,7 +21,7 @@ from plures.solvers import (
 )
 from plures.solvers.certificate import certify
 from plures.solvers.estimator import alone
-from plures.solvers.flow import best_cut, client_ratios, cut_ratio
+from plures.solvers.flow import HAIR, best_cut, client_ratios, cut_ratio
 from plures.solvers.fused_problem import solve
 from plures.solvers.newton import centered
 
@@ -130,9 +130,9 @@ def test_a_group_holds_above_phi_and_not_below(name):
     phi = least_strain(b, graph)
 
     for share in (0.3, 0.8, 0.99):
-        assert not flow_test(b, graph, share * phi).holds(share * phi)
+        assert flow_test(b, graph, share * phi).high > share * phi * (1 + HAIR)
     for share in (1.01, 1.3, 5.0):
-        assert flow_test(b, graph, share * phi).holds(share * phi)
+        assert flow_test(b, graph, share * phi).high <= share * phi * (1 + HAIR)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -179,8 +179,8 @@ def test_where_the_bracket_is_open_nothing_is_shown():
     b = forces(10)
     found = Flow(np.zeros((45, 2)), 1.0, 3.0, np.zeros(10, int), b)
 
-    assert not found.holds(2.0)
-    assert found.holds(3.0)
+    assert found.high > 2.0 * (1 + HAIR)
+    assert found.high <= 3.0 * (1 + HAIR)
 
 
 def test_a_flow_known_before_is_used():
@@ -190,7 +190,7 @@ def test_a_flow_known_before_is_used():
 
     found = flow_test(b, graph, known.high, start=known.u, max_steps=0)
 
-    assert found.holds(known.high)
+    assert found.high <= known.high * (1 + HAIR)
 
 
 def test_a_large_group_is_cut_in_two_where_alpha_cannot_hold_it():
@@ -200,12 +200,12 @@ def test_a_large_group_is_cut_in_two_where_alpha_cannot_hold_it():
     found = flow_test(b, graph, 0.049)
 
     assert same_partition(found.split, np.repeat([0, 1], 20))
-    assert flow_test(b, graph, 0.051).holds(0.051)
+    assert flow_test(b, graph, 0.051).high <= 0.051 * (1 + HAIR)
     assert best_cut(b, b, graph, 0.051) is None
 
 
 def test_one_client_holds_together():
-    assert flow_test(np.zeros((1, 2)), complete(1), 1.0).holds(1.0)
+    assert flow_test(np.zeros((1, 2)), complete(1), 1.0).high <= 1.0 * (1 + HAIR)
 
 
 # As part of the whole: does the test say what the clustering of the whole problem is?
@@ -235,7 +235,7 @@ def _coarser(label, graph):
         joint = np.where(label == other, 0, label)
         joint = np.unique(joint, return_inverse=True)[1]
         inside = joint[graph.head] == joint[graph.tail]
-        if graph.among(inside).parts()[0] == joint.max() + 1:
+        if graph.among(inside).num_parts == joint.max() + 1:
             yield joint
 
 

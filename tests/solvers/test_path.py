@@ -27,7 +27,6 @@ from plures.solvers.path import (
     by_plateau,
     change,
     criterion,
-    plateau_of,
 )
 
 
@@ -212,8 +211,8 @@ def test_plateaus_are_runs_of_one_partition_whatever_its_labels():
     path = path_of([0, 0, 0], [0, 0, 0], [0, 1, 2], [0, 1, 1], [1, 0, 0])
 
     assert path.plateaus() == [(0, 1), (2, 2), (3, 4)]
-    assert plateau_of(path, 0) == (1.0, 0.5)
-    assert plateau_of(path, 4) == (0.125, 0.0625)
+    assert path.plateau(0) == (1.0, 0.5)
+    assert path.plateau(4) == (0.125, 0.0625)
 
 
 # Selectors

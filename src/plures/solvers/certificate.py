@@ -115,10 +115,9 @@ def certify(
     if (high > alpha * (1 + HAIR)).any():
         found, _, _, v = alternated(b, inner, alpha, found, float(low.max()), most=min(search, QUICK))
         for k in np.flatnonzero(_strains(inner, found, own, number) > alpha * (1 + HAIR)) if search > QUICK else ():
-            members, edges = np.flatnonzero(partition.label == k), np.flatnonzero(own == k)
-            own_graph = _induced(inner, members, edges)
-            test = cut_test(b[members], v[members], own_graph, alpha, found[edges]) or flow_test(
-                b[members], own_graph, alpha, start=found[edges], max_steps=search
+            members, edges, within = partition.cluster(int(k))
+            test = cut_test(b[members], v[members], within, alpha, found[edges]) or flow_test(
+                b[members], within, alpha, start=found[edges], max_steps=search
             )
             found[edges], tests[k], low[k] = test.u, test, max(low[k], test.low)
         high = _strains(inner, found, own, number)
@@ -140,10 +139,9 @@ def flow_margins(partition: Partition, alpha: float, w: Floats, known: Floats) -
     b, _ = forces(partition, alpha, w)
     found = np.full(partition.number, np.inf)
     for k in range(partition.number):
-        members, edges = np.flatnonzero(partition.label == k), np.flatnonzero(partition.own == k)
+        members, _, within = partition.cluster(k)
         if len(members) > 1:
-            own = _induced(partition.inner, members, edges)
-            found[k] = alpha - min(threshold(b[members], own, tol=1e-3, most=300).high, known[k])
+            found[k] = alpha - min(threshold(b[members], within, tol=1e-3, most=300).high, known[k])
     return found
 
 
@@ -157,13 +155,6 @@ def _largest(values: Floats, label: Ints, number: int) -> Floats:
     found = np.zeros(number)
     np.maximum.at(found, label, values)
     return found
-
-
-def _induced(inner: Graph, members: Ints, edges: Ints) -> Graph:
-    """The graph of one cluster, its members numbered from 0."""
-    place = np.zeros(inner.num, np.int64)
-    place[members] = np.arange(len(members))
-    return Graph(len(members), place[inner.head[edges]], place[inner.tail[edges]], inner.weight[edges])
 
 
 def _apart(partition: Partition, w: Floats, gap: float) -> bool:

@@ -29,19 +29,7 @@ from plures.solvers.interval import AlphaInterval, certified_interval
 from plures.solvers.losses import LinearLoss
 from plures.solvers.newcomer import PlacedNewcomer, as_table, place_newcomer
 from plures.solvers.partition import Partition
-from plures.solvers.path import (
-    SELECTORS,
-    ClusterPath,
-    Consensus,
-    Tell,
-    by_criterion,
-    by_hold_out,
-    by_plateau,
-    consensus,
-    follow,
-    grid,
-    plateau_of,
-)
+from plures.solvers.path import CRITERIA, ClusterPath, Consensus, Tell, by_hold_out, consensus, follow, grid
 from plures.solvers.prox import own_best
 from plures.solvers.scalings import FACTORS, to_alpha
 from plures.types import Floats
@@ -87,7 +75,7 @@ class ConvexClustering:
         elif not isinstance(self.lam, int | float) or not 0 < self.lam < np.inf:
             raise BadValue("lam", self.lam, '"auto" or a positive number; 0 is every client by itself')
         for kind, given, known in (
-            ("selector", self.select, SELECTORS),
+            ("selector", self.select, (*CRITERIA, "hold-out")),
             ("scaling", self.scaling, ("t", *FACTORS)),
             ("weighting", self.weighting, ("clients", "examples")),
             ("refit", self.refit, ("none", "cluster")),
@@ -127,19 +115,18 @@ class ConvexClustering:
         alphas = grid(start.alpha_hat, self.num_lams, self.least)
         most = max(2, min(clients.num // 2, self.most_numbers // clients.dim))
         path = ClusterPath(follow(clients, graph, alphas, start, most=most, tell=tell), start.alpha_hat)
-        if self.select == "hold-out":
-            kept, held = _held_out(clients, self.seed)
-            again = follow(kept, graph, alphas[: len(path.solutions)], consensus(kept), tell=tell)
-            return path, by_hold_out(again, held)
-        return path, (by_criterion if self.select == "bic" else by_plateau)(path, clients)
+        if self.select in CRITERIA:
+            return path, CRITERIA[self.select](path, clients)
+        kept, held = _held_out(clients, self.seed)
+        again = follow(kept, graph, alphas[: len(path.solutions)], consensus(kept), tell=tell)
+        return path, by_hold_out(again, held)
 
     def _clients(self, x: Sequence[ArrayLike], y: Sequence[ArrayLike]) -> Clients:
         clients = as_clients(
             x, y, loss=self.loss, ridge=self.ridge, intercept=self.intercept, intercept_ridge=self.intercept_ridge
         )
-        if self.weighting == "examples":
-            clients = clients.weighted(clients.counts / clients.counts.mean())
-        return clients
+        by_rows = self.weighting == "examples"
+        return clients.weighted(clients.counts / clients.counts.mean()) if by_rows else clients
 
     def _graph(self, clients: Clients) -> tuple[Graph, Consensus]:
         """The graph, and the consensus on it."""
@@ -255,9 +242,8 @@ class Fitted:
 
     def interval(self) -> AlphaInterval | None:
         """The alphas around this one for which the partition is the solution's; None where it is not proved here."""
-        return certified_interval(
-            self.solution.partition, self.alpha, self.solution.models, duals=self.certificate.u
-        )
+        found = self.solution
+        return certified_interval(found.partition, self.alpha, found.models, duals=self.certificate.u)
 
     def place(self, x: ArrayLike, y: ArrayLike) -> PlacedNewcomer:
         """Where a new client goes, all others staying as they are."""
@@ -283,17 +269,13 @@ class Fitted:
             margin = f", least margin alpha - phi {least:.3g}" if np.isfinite(least) else ""
             lines.append(f"proved: these are the clusters of the exact solution (gap {proof.gap:.1e}{margin})")
         else:
-            bound = (
-                f"the value is at most {proof.gap:.1e} above the best"
-                if np.isfinite(proof.gap)
-                else "no bound is known"
-            )
-            lines.append(f"not proved to be exact: {bound}")
+            bound = f"the value is at most {proof.gap:.1e} above the best"
+            lines.append(f"not proved to be exact: {bound if np.isfinite(proof.gap) else 'no bound is known'}")
         if self.t >= 1:
             lines.append("alpha is not below alpha_hat: this is the global model")
         if self.path is not None:
             step = int(np.argmin(np.abs(self.path.alphas - self.alpha)))
-            upper, lower = plateau_of(self.path, step)
+            upper, lower = self.path.plateau(step)
             lines.append(f"the same clusters from alpha {lower:.4g} to {upper:.4g} ({upper / lower:.2g} times)")
             lines += self._path_notes(step)
         return lines

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.cluster.hierarchy import cut_tree, ward
 from scipy.cluster.vq import kmeans2
 
-from plures.solvers.graph import Ints, sums_by
+from plures.solvers.graph import Ints, means_by
 from plures.types import Floats
 
 SMALL, MOST, ROUNDS = 1_500, 8, 3
@@ -38,5 +38,4 @@ def _sampled(features: Floats) -> Ints:
     """Labels of a random sample, and for the rest the label whose mean is nearest."""
     drawn = np.asarray(jax.random.permutation(jax.random.key(0), len(features)))[:SMALL]
     label = _linked(features[drawn])
-    means = sums_by(label, features[drawn], label.max() + 1) / np.bincount(label)[:, None]
-    return kmeans2(features, means, iter=ROUNDS, minit="matrix")[1].astype(np.int64)
+    return kmeans2(features, means_by(label, features[drawn]), iter=ROUNDS, minit="matrix")[1].astype(np.int64)

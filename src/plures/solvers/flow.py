@@ -43,10 +43,6 @@ class Flow:
     split: Ints
     drift: Floats
 
-    def holds(self, alpha: float) -> bool:
-        """Whether the group is shown to stay fused."""
-        return self.high <= alpha * (1 + HAIR)
-
 
 def cut_ratio(b: Floats, v: Floats, graph: Graph) -> float:
     """The lower bound on phi that a direction v gives."""
@@ -144,7 +140,7 @@ def best_cut(b: Floats, v: Floats, graph: Graph, alpha: float) -> Ints | None:
     if force[cut] <= alpha * (1 + 1e-6) * across[cut]:
         return None
     side = place > cut
-    return graph.among(side[graph.head] == side[graph.tail]).parts()[1]
+    return graph.among(side[graph.head] == side[graph.tail]).part
 
 
 def threshold(b: Floats, graph: Graph, *, tol: float = 1e-5, most: int = 1_000) -> Flow:

@@ -19,10 +19,10 @@ from plures.solvers.certificate import QUICK, Certificate, certify, gap_bound, o
 from plures.solvers.clients import Clients
 from plures.solvers.first_partition import guess_partition
 from plures.solvers.flow import Flow
-from plures.solvers.graph import Graph, Ints, lengths, sums_by
+from plures.solvers.graph import Graph, Ints, lengths, means_by
 from plures.solvers.newton import centered
 from plures.solvers.partition import Partition, Reduced
-from plures.solvers.point_fusion import settled, within
+from plures.solvers.point_fusion import within
 from plures.solvers.splitting import SplittingRun, douglas_rachford
 from plures.types import Floats
 
@@ -96,7 +96,7 @@ def connected(graph: Graph, label: Ints) -> Ints:
     """Labels of groups that hang together: what is fused is fused along edges."""
     if graph.is_uniform:
         return label
-    return tidy(graph.among(label[graph.head] == label[graph.tail]).parts()[1])
+    return tidy(graph.among(label[graph.head] == label[graph.tail]).part)
 
 
 def solve(
@@ -121,7 +121,7 @@ def solve(
         start, before = together.x, together.rounds
         guess = guess_partition(clients.gradient(start))
     first = Partition(clients, problem.graph, connected(problem.graph, tidy(guess)))
-    found = fuse_and_split(problem, first, _means(start, first.label), duals=duals)
+    found = fuse_and_split(problem, first, means_by(first.label, start), duals=duals)
     if found.certificate.exact:
         return replace(found, rounds=before + found.rounds)
     if clients.num > MOST_ROUNDS:
@@ -129,7 +129,7 @@ def solve(
         return replace(_unproved(problem, kept, found), rounds=kept.rounds, how="fuse and split, not closed")
     other, how = _discovered(problem, found)
     shown = Partition(clients, problem.graph, other.label)
-    again = fuse_and_split(problem, shown, _means(other.x, other.label), duals=other.u, tries=3)
+    again = fuse_and_split(problem, shown, means_by(other.label, other.x), duals=other.u, tries=3)
     rounds = before + found.rounds + other.rounds + again.rounds
     if again.certificate.exact:
         return replace(again, rounds=rounds, how=how)
@@ -184,7 +184,7 @@ def models_of(problem: Problem, partition: Partition, w: Floats) -> tuple[Partit
         rounds += shown.rounds
         w, sure = shown.x, int(shown.label.max()) + 1 == len(shown.x)
         if not sure:
-            w = _means(shown.x, shown.label, small.groups.size)
+            w = means_by(shown.label, shown.x, small.groups.size)
             partition = Partition(problem.clients, problem.graph, shown.label[partition.label])
 
 
@@ -202,33 +202,18 @@ def _parted(
     label: Ints, w: Floats, tests: list[Flow | None], certificate: Certificate
 ) -> tuple[Ints | None, Floats]:
     """Labels and models after the clusters that fail were split; None where no test says how."""
-    number, new, models = len(w), label.copy(), list(w)
-    for k in range(number):
-        test = tests[k]
+    new, models = label.copy(), list(w)
+    for k, test in enumerate(tests):
         if test is None or certificate.held[k] or test.split.max() == 0:
             continue
-        members = np.flatnonzero(label == k)
-        away = settled(test.drift, test.split)
-        size = max(float(np.abs(away).max()), 1e-300)
-        reach = 1e-3 * max(float(np.abs(w).max()), 1e-3) / size
-        for part in range(test.split.max() + 1):
-            here = members[test.split == part]
-            shift = reach * away[test.split == part][0]
-            if part == 0:
-                models[k] = w[k] + shift
-            else:
-                new[here] = len(models)
-                models.append(w[k] + shift)
-    if len(models) == number:
+        away = means_by(test.split, test.drift)
+        reach = 1e-3 * max(float(np.abs(w).max()), 1e-3) / max(float(np.abs(away).max()), 1e-300)
+        new[label == k] = np.where(test.split == 0, k, len(models) + test.split - 1)
+        models[k], *more = w[k] + reach * away
+        models += more
+    if len(models) == len(w):
         return None, w
     return new, np.stack(models)
-
-
-def _means(start: Floats, label: Ints, size: Floats | None = None) -> Floats:
-    """(K, dim) means of the starts of each label, weighted by ``size``."""
-    number = int(label.max()) + 1
-    mass = np.ones(len(start)) if size is None else size
-    return sums_by(label, mass[:, None] * start, number) / np.bincount(label, mass, number)[:, None]
 
 
 def _discovered(problem: Problem, found: Solution) -> tuple[SplittingRun, str]:
@@ -256,14 +241,14 @@ def rounded(small: Reduced, start: Floats, *, reach: float = 1.0) -> SplittingRu
         eps *= 0.1
     # A flow well below what an edge may carry goes with a distance of a few eps: fused.
     fused = lengths(found.u) < (1.0 - 1e-6) * small.alpha * ties.weight
-    return SplittingRun(w, found.u, ties.among(fused).parts()[1], rounds)
+    return SplittingRun(w, found.u, ties.among(fused).part, rounds)
 
 
 def _unproved(problem: Problem, shown: SplittingRun, *others: Solution) -> Solution:
     """The best answer at hand with the gap that can be shown for it."""
     clients, graph, alpha = problem.clients, problem.graph, problem.alpha
     labels = [shown.label, np.arange(clients.num), *(one.label for one in others)]
-    models = [_means(shown.x, shown.label), shown.x, *(one.models for one in others)]
+    models = [means_by(shown.label, shown.x), shown.x, *(one.models for one in others)]
     values = [objective(clients, graph, alpha, own[label]) for own, label in zip(models, labels, strict=True)]
     # What is fused is preferred, unless it costs more than rounding does.
     best = int(np.argmin(np.array(values) + np.where(np.arange(len(values)) == 1, 1e-12 * np.abs(values), 0.0)))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import jax
 import numpy as np
@@ -25,9 +24,6 @@ Ints = NDArray[np.int64]
 MOST_BYTES = 8 * 2**30
 """What the edge arrays of one problem may take."""
 
-FULL = 120_000
-"""Up to so many entries the matrix of clients and edges is kept full: for few clients that is quicker."""
-
 SMALL = 2_000
 """Up to so many points distances between all pairs are looked at."""
 
@@ -40,54 +36,41 @@ class Graph:
     head: Ints
     tail: Ints
     weight: Floats
-    known: tuple[int, Ints] | None = None  # its connected components, where they are known
 
     def __len__(self) -> int:
         return len(self.head)
 
     @cached_property
-    def divergence(self) -> Any:
-        """(clients, edges): +1 where the client is the head, -1 where it is the tail. Full where small, else sparse."""
-        edges = np.arange(len(self))
-        if self.num * len(self) <= FULL:
-            full = np.zeros((self.num, len(self)))
-            full[self.head, edges], full[self.tail, edges] = 1.0, -1.0
-            return full
-        values = np.concatenate([np.ones(len(self)), -np.ones(len(self))])
-        places = np.concatenate([self.head, self.tail]), np.concatenate([edges, edges])
+    def divergence(self) -> sparse.csr_array:
+        """(clients, edges): +1 where the client is the head, -1 where it is the tail."""
+        values, edges = np.repeat([1.0, -1.0], len(self)), np.tile(np.arange(len(self)), 2)
+        places = np.concatenate([self.head, self.tail]), edges
         return sparse.csr_array((values, places), shape=(self.num, len(self)))
 
     @cached_property
-    def touching(self) -> Any:
+    def touching(self) -> sparse.csr_array:
         """(clients, edges): touching @ v sums over the edges of each client, whichever end it is."""
         return abs(self.divergence)
 
     @cached_property
     def degree(self) -> Floats:
         """(clients,) summed weights."""
-        return self.summed(self.weight)
+        return self.touching @ self.weight
 
     @cached_property
     def num_edges(self) -> Floats:
         """(clients,) how many edges each has."""
-        return self.summed(np.ones(len(self)))
+        return self.touching @ np.ones(len(self))
 
     @cached_property
-    def laplacian(self) -> Any:
-        """(clients, clients) of the weights, full where the divergence is."""
+    def laplacian(self) -> sparse.csr_array:
+        """(clients, clients) of the weights."""
         return (self.divergence * self.weight) @ self.divergence.T
 
     @cached_property
     def is_uniform(self) -> bool:
         """Whether this is the complete graph with equal weights."""
         return len(self) == self.num * (self.num - 1) // 2 and (not len(self) or bool(np.ptp(self.weight) == 0))
-
-    def summed(self, values: Floats) -> Floats:
-        """(clients,) sums over the edges of each."""
-        found: Floats = np.bincount(self.head, values, self.num) + np.bincount(self.tail, values, self.num).astype(
-            float
-        )
-        return found
 
     def gaps(self, x: Floats) -> Floats:
         """(edges, dim) differences of what stands at head and tail."""
@@ -101,13 +84,16 @@ class Graph:
         """sum_e w_e |x_head - x_tail|."""
         return float(self.weight @ lengths(self.gaps(x)))
 
-    def parts(self) -> tuple[int, Ints]:
-        """How many connected components there are, and which one each client is in."""
-        if self.known is not None:
-            return self.known
+    @cached_property
+    def part(self) -> Ints:
+        """(clients,) the connected component that each is in."""
         across = sparse.coo_array((np.ones(len(self)), (self.head, self.tail)), shape=(self.num, self.num))
-        number, label = connected_components(across, directed=False)
-        return int(number), label.astype(np.int64)
+        return connected_components(across, directed=False)[1].astype(np.int64)
+
+    @property
+    def num_parts(self) -> int:
+        """How many connected components there are."""
+        return int(self.part.max()) + 1
 
     def contracted(self, label: Ints, number: int) -> tuple[Graph, Ints]:
         """The graph between groups, weights summed, and for every edge its new one (-1: inside a group)."""
@@ -133,9 +119,11 @@ def lengths(vectors: Floats) -> Floats:
     return np.sqrt(np.einsum("ed,ed->e", vectors, vectors))
 
 
-def sums_by(label: Ints, values: Floats, number: int) -> Floats:
-    """(number, d) sums of the rows of each label."""
-    return np.stack([np.bincount(label, column, number) for column in values.T], axis=1)
+def means_by(label: Ints, values: Floats, mass: Floats | None = None) -> Floats:
+    """(K, d) means of the rows of each label, weighted by ``mass``."""
+    heavy = values if mass is None else mass[:, None] * values
+    sums = np.stack([np.bincount(label, column) for column in heavy.T], axis=1)
+    return sums / np.bincount(label, mass)[:, None]
 
 
 def complete(num: int) -> Graph:
@@ -165,10 +153,9 @@ def from_edges(num: int, edges: ArrayLike, weight: ArrayLike | None = None) -> G
 
 def check_whole(graph: Graph) -> None:
     """Refuse a graph that does not hang together."""
-    number, _ = graph.parts()
-    if number > 1:
+    if graph.num_parts > 1:
         raise Unsupported(
-            f"the graph has {number} parts without an edge between them: clients of different parts are never fused. "
+            f"the graph has {graph.num_parts} parts without an edge between them: clients of different parts are never fused. "
             "Solve each part by itself, or join them (plures.solvers.linked)"
         )
 
@@ -195,12 +182,10 @@ def nearest(points: ArrayLike, num_neighbors: int = 10) -> Graph:
 
 def linked(graph: Graph, points: Floats) -> Graph:
     """The graph with the shortest links that join its parts, as a minimum spanning tree has them."""
-    number, part = graph.parts()
-    while number > 1:
-        head, tail = _links(points, part, number)
+    while graph.num_parts > 1:
+        head, tail = _links(points, graph.part)
         weight = np.full(len(head), np.median(graph.weight) if len(graph) else 1.0)
         graph = _both(graph, Graph(graph.num, head, tail, weight))
-        number, part = graph.parts()
     return graph
 
 
@@ -247,12 +232,12 @@ def _both(one: Graph, other: Graph) -> Graph:
     return _merged(one.num, *parts)[0]
 
 
-def _links(points: Floats, part: Ints, number: int) -> tuple[Ints, Ints]:
+def _links(points: Floats, part: Ints) -> tuple[Ints, Ints]:
     """For every part but the largest the shortest way out of it."""
     if len(points) <= SMALL:
         return _tree_links(points, part)
     heads, tails = [], []
-    for one in np.argsort(np.bincount(part, minlength=number))[:-1]:
+    for one in np.argsort(np.bincount(part))[:-1]:
         inside, outside = np.flatnonzero(part == one), np.flatnonzero(part != one)
         apart, found = cKDTree(points[outside]).query(points[inside])
         best = int(np.argmin(apart))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,8 +50,7 @@ def certified_interval(
     return AlphaInterval(low, high, below, above)
 
 
-@dataclass(frozen=True, eq=False)
-class _Look:
+class _Look(NamedTuple):
     event: str
     w: Floats
     duals: Floats | None

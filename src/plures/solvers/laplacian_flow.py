@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from scipy.sparse import csc_array, csr_array, diags_array
+from scipy.sparse import diags_array
 from scipy.sparse.linalg import cg, splu
 
-from plures.solvers.graph import Graph, Ints, lengths, sums_by
+from plures.solvers.graph import Graph, lengths, means_by
 from plures.types import Floats
 
 Solve = Callable[[Floats], Floats]
@@ -54,55 +53,41 @@ def _made(graph: Graph) -> Solve:
     if graph.is_uniform:
         scale = 1.0 / (graph.num * graph.weight[0])
         return lambda ask: scale * (ask - ask.mean(0))
-    number, part = graph.parts()
-    size = np.bincount(part, minlength=number)[:, None]
-
-    def centered(ask: Floats) -> Floats:
-        return ask - (sums_by(part, ask, number) / size)[part]
-
     if graph.num <= DENSE:
         # One over its size between any two of a part makes the Laplacian invertible, and changes nothing for what is centered.
-        inverse = np.linalg.inv(_full(graph.laplacian) + (part[:, None] == part) / size[part])
-        return lambda ask: inverse @ centered(ask)
-    if graph.num > DIRECT and _conducts(graph, centered):
-        return _iterated(graph, centered)
-    return _factored(graph, part, centered)
+        means = (graph.part[:, None] == graph.part) / np.bincount(graph.part)[graph.part]
+        pseudoinverse = np.linalg.inv(graph.laplacian.toarray() + means) - means
+        return lambda ask: pseudoinverse @ ask
+    return (_by_gradients(graph) if graph.num > DIRECT else None) or _factored(graph)
 
 
-def _full(matrix: Any) -> Floats:
-    return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
+def _centered(graph: Graph, ask: Floats) -> Floats:
+    return ask - means_by(graph.part, ask)[graph.part]
 
 
-def _factored(graph: Graph, part: Ints, centered: Solve) -> Solve:
+def _factored(graph: Graph) -> Solve:
     """One client of every part is held at zero, so that the rest is positive definite."""
-    held = np.unique(part, return_index=True)[1]
+    held = np.unique(graph.part, return_index=True)[1]
     free = np.setdiff1d(np.arange(graph.num), held)
-    factor = splu(
-        csc_array(graph.laplacian)[free][:, free].tocsc(),
-        permc_spec="MMD_AT_PLUS_A",
-        options={"SymmetricMode": True},
-    )
+    inner = graph.laplacian[free][:, free].tocsc()
+    factor = splu(inner, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
 
     def solve(ask: Floats) -> Floats:
         found = np.zeros_like(ask)
-        found[free] = factor.solve(np.ascontiguousarray(centered(ask)[free]))
+        found[free] = factor.solve(np.ascontiguousarray(_centered(graph, ask)[free]))
         return found
 
     return solve
 
 
-def _conducts(graph: Graph, centered: Solve) -> bool:
-    """Whether a few conjugate-gradient steps solve for some outflow."""
-    ask = centered(np.cos(np.arange(graph.num, dtype=float))[:, None])
-    return bool(_by_gradients(graph)(ask[:, 0], TRIAL)[1] == 0)
-
-
-def _by_gradients(graph: Graph) -> Callable[[Floats, int], tuple[Floats, int]]:
-    laplacian = csr_array(graph.laplacian)
+def _by_gradients(graph: Graph) -> Solve | None:
+    """Conjugate gradients; None where a few steps do not solve for some outflow."""
     scale = diags_array(1.0 / np.maximum(graph.degree, 1e-300))
-    return lambda column, most: cg(laplacian, column, rtol=1e-10, atol=0.0, maxiter=most, M=scale)
 
+    def run(column: Floats, most: int) -> tuple[Floats, int]:
+        return cg(graph.laplacian, column, rtol=1e-10, atol=0.0, maxiter=most, M=scale)
 
-def _iterated(graph: Graph, centered: Solve) -> Solve:
-    run = _by_gradients(graph)
-    return lambda ask: np.stack([run(column, 20 * TRIAL)[0] for column in centered(ask).T], axis=1)
+    trial = _centered(graph, np.cos(np.arange(graph.num, dtype=float))[:, None])
+    if run(trial[:, 0], TRIAL)[1]:
+        return None
+    return lambda ask: np.stack([run(column, 20 * TRIAL)[0] for column in _centered(graph, ask).T], axis=1)

@@ -10,6 +10,7 @@ that they certify, and it shows who is fused, for any number of clusters.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -17,7 +18,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.sparse.linalg import splu
 
 from plures.solvers.graph import Graph, Ints
-from plures.solvers.partition import Expansion, Reduced
+from plures.solvers.partition import Reduced
 from plures.types import Floats
 
 DENSE, MOST_DENSE = 600, 6_000
@@ -64,32 +65,35 @@ def centered(
     return Centered(now.w, now.u, now.residual, count, met)
 
 
-@dataclass(frozen=True, eq=False)
-class _Here:
-    """All that is known at some models."""
+class _Here(NamedTuple):
+    """All that is known at some models; ``curvature`` is that of the losses."""
 
     w: Floats
-    curvature: Expansion
     gaps: Floats
     norms: Floats
     u: Floats
-    gradient: Floats
     value: float
-    residual: float
+    gradient: Floats
+    curvature: Floats
+
+    @property
+    def residual(self) -> float:
+        """The largest number of the gradient."""
+        return float(np.abs(self.gradient).max())
 
 
 def _at(problem: Reduced, w: Floats, eps: float) -> _Here:
-    curvature, gaps = problem.groups.expand(w), problem.ties.gaps(w)
+    (value, gradient, curvature), ties = problem.groups.expand(w), problem.ties
+    gaps = ties.gaps(w)
     norms = np.sqrt(np.einsum("ed,ed->e", gaps, gaps) + eps * eps)
-    u = (problem.alpha * problem.ties.weight / np.maximum(norms, 1e-300))[:, None] * gaps
-    gradient = curvature.gradient + problem.ties.outflow(u)
-    value = curvature.value + problem.alpha * float(problem.ties.weight @ norms)
-    return _Here(w, curvature, gaps, norms, u, gradient, value, float(np.abs(gradient).max()))
+    u = (problem.alpha * ties.weight / np.maximum(norms, 1e-300))[:, None] * gaps
+    value += problem.alpha * float(ties.weight @ norms)
+    return _Here(w, gaps, norms, u, value, gradient + ties.outflow(u), curvature)
 
 
 def _scale(here: _Here) -> float:
     """The size of what cancels in the gradient: curvature times models, and what groups push with."""
-    steep = float(here.curvature.curvature.diagonal(axis1=1, axis2=2).max())
+    steep = float(here.curvature.diagonal(axis1=1, axis2=2).max())
     return max(steep * float(np.abs(here.w).max()), float(np.abs(here.u).max(initial=0.0)), steep * 1e-3, 1e-300)
 
 
@@ -118,12 +122,10 @@ def _solved(problem: Reduced, here: _Here) -> Floats:
     blocks = (problem.alpha * ties.weight / far)[:, None, None] * (
         np.eye(dim) - unit[:, :, None] * unit[:, None, :]
     )
-    diagonal = here.curvature.curvature + (ties.touching @ blocks.reshape(len(ties), dim * dim)).reshape(
-        here.curvature.curvature.shape
-    )
+    own = (ties.touching @ blocks.reshape(len(ties), dim * dim)).reshape(here.curvature.shape)
     filled = (len(gradient) + 2 * len(ties)) * dim * dim > 0.1 * gradient.size**2
     solver = _dense if gradient.size <= (MOST_DENSE if filled else DENSE) else _sparse
-    return solver(ties, diagonal, blocks, gradient)
+    return solver(ties, here.curvature + own, blocks, gradient)
 
 
 def _dense(ties: Graph, diagonal: Floats, blocks: Floats, gradient: Floats) -> Floats:

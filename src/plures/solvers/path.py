@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -75,12 +76,14 @@ class ClusterPath:
 
     def plateaus(self) -> list[tuple[int, int]]:
         """(first, last) of every run of equal partitions."""
-        found, first = [], 0
-        for place in range(1, len(self.solutions) + 1):
-            if place == len(self.solutions) or change(self.solutions[first].label, self.solutions[place].label):
-                found.append((first, place - 1))
-                first = place
-        return found
+        labels = [one.label for one in self.solutions]
+        new = [place for place in range(1, len(labels)) if change(labels[place - 1], labels[place])]
+        return [(first, end - 1) for first, end in pairwise([0, *new, len(labels)])]
+
+    def plateau(self, step: int) -> tuple[float, float]:
+        """The largest and the least alpha of the steps around one that share its partition."""
+        first, last = next((a, b) for a, b in self.plateaus() if a <= step <= b)
+        return float(self.alphas[first]), float(self.alphas[last])
 
 
 def change(one: Ints, other: Ints) -> str:
@@ -118,12 +121,9 @@ def follow(
     found: list[Solution] = []
     for place, alpha in enumerate(alphas):
         problem = Problem(clients, graph, float(alpha))
-        ahead = fuse_and_split(problem, now.partition, now.models, duals=now.certificate.u)
-        now = (
-            ahead
-            if ahead.certificate.exact
-            else solve(problem, guess=ahead.label, start=ahead.x, duals=ahead.certificate.u)
-        )
+        now = fuse_and_split(problem, now.partition, now.models, duals=now.certificate.u)
+        if not now.certificate.exact:
+            now = solve(problem, guess=now.label, start=now.x, duals=now.certificate.u)
         if most is not None and now.num_clusters > most and len(found) > 1:
             if tell is not None:
                 tell(len(found), len(found))
@@ -157,12 +157,6 @@ def by_plateau(path: ClusterPath, clients: Clients) -> int:
     return max(fair)[1] if fair else by_criterion(path, clients)
 
 
-def plateau_of(path: ClusterPath, step: int) -> tuple[float, float]:
-    """The largest and the least alpha of the steps around one that share its partition."""
-    first, last = next((a, b) for a, b in path.plateaus() if a <= step <= b)
-    return float(path.alphas[first]), float(path.alphas[last])
-
-
 def by_hold_out(solutions: Sequence[Solution], held: Clients) -> int:
     """The largest alpha whose held-out loss is within one paired standard error of the least."""
     losses = np.stack([held.value(one.x) - 0.5 * (one.x * one.x) @ held.ridge for one in solutions])
@@ -172,4 +166,5 @@ def by_hold_out(solutions: Sequence[Solution], held: Clients) -> int:
     return int(np.flatnonzero(worse.mean(1) <= error + 1e-15)[0])
 
 
-SELECTORS = ("bic", "plateau", "hold-out")
+CRITERIA = {"bic": by_criterion, "plateau": by_plateau}
+"""What takes a step of a path by the path itself; the other way is ``by_hold_out``."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plures.solvers.graph import Graph, Ints, lengths, sums_by
+from plures.solvers.graph import Graph, Ints, lengths, means_by
 from plures.solvers.laplacian_flow import corrected
 from plures.types import Floats
 
@@ -50,7 +50,6 @@ class DualAscent:
     def __post_init__(self) -> None:
         per_mass = self.graph.num_edges / self.mass
         self.pace = 1.0 / np.maximum(per_mass[self.graph.head] + per_mass[self.graph.tail], 1e-300)[:, None]
-        self.limit = self.room[:, None]
         self.weightless = 1.0 / self.mass[:, None]
         self.ahead = self.u
         self.speed = 1.0
@@ -88,13 +87,7 @@ class DualAscent:
 
 def within(u: Floats, room: Floats) -> Floats:
     """The vectors, shortened to ``room`` where they are longer."""
-    size = lengths(u)
-    over = size > room
-    if not over.any():
-        return u
-    factor = np.ones(len(u))
-    np.divide(room, size, out=factor, where=over)
-    return u * factor[:, None]
+    return u * (room / np.maximum(lengths(u), room))[:, None]
 
 
 def fuse(
@@ -119,47 +112,42 @@ def fuse(
         return FusedPoints(points.copy(), u, np.arange(len(points)), 0.0, 0)
     size = spread(points)
     done = _climb_to(climb, tol, max_steps if not join else JOIN_EVERY)
-    steps = climb.steps
-    while join and not done and steps < max_steps:
+    while join and not done and climb.steps < max_steps:
         label = together(graph, climb.u, room, climb.points(climb.u), size)
         number = int(label.max()) + 1
         if number < 0.9 * len(points):
-            steps += _on_fewer(climb, label, number, tol, max_steps - steps)
-        before = climb.steps
-        done = _climb_to(climb, tol, min(JOIN_EVERY, max_steps - steps))
-        steps += climb.steps - before
+            _on_fewer(climb, label, number, tol, max_steps - climb.steps)
+        done = _climb_to(climb, tol, min(JOIN_EVERY, max_steps - climb.steps))
     gap, y = climb.gap()
     label = together(graph, climb.u, room, y, size)
     # Joining points may cost a little: the gap is that of the points returned.
     joined = settled(y, label)
     gap += climb.scale(joined) - climb.scale(y)
-    return FusedPoints(joined, climb.u, label, max(gap, 0.0), steps)
+    return FusedPoints(joined, climb.u, label, max(gap, 0.0), climb.steps)
 
 
 def _climb_to(climb: DualAscent, tol: float, steps: int) -> bool:
-    """DualAscent until the gap is small; whether it is."""
-    for count in range(steps):
-        if count % EVERY == 0:
-            gap, y = climb.gap()
-            if gap <= tol * climb.scale(y) + 1e-300:
-                return True
-        climb.step()
-    gap, y = climb.gap()
-    return gap <= tol * climb.scale(y) + 1e-300
+    """At most so many steps, until the gap is small; whether it is."""
+    last = climb.steps + steps
+    while True:
+        gap, y = climb.gap()
+        if gap <= tol * climb.scale(y) + 1e-300 or climb.steps >= last:
+            return gap <= tol * climb.scale(y) + 1e-300
+        for _ in range(min(EVERY, last - climb.steps)):
+            climb.step()
 
 
-def _on_fewer(climb: DualAscent, label: Ints, number: int, tol: float, steps: int) -> int:
+def _on_fewer(climb: DualAscent, label: Ints, number: int, tol: float, steps: int) -> None:
     """Solve for joined points, and give every edge its dual: what flows between groups, then inside them."""
     graph, room = climb.graph, climb.room
     small, renamed = graph.contracted(label, number)
     mass: Floats = np.bincount(label, climb.mass, number).astype(float)
-    means = sums_by(label, climb.mass[:, None] * climb.a, number) / mass[:, None]
     between = renamed >= 0
     sign = np.where(label[graph.head[between]] < label[graph.tail[between]], 1.0, -1.0)[:, None]
     start = np.zeros((len(small), climb.a.shape[1]))
     np.add.at(start, renamed[between], sign * climb.u[between])
     small_room: Floats = np.bincount(renamed[between], room[between], len(small)).astype(float)
-    fewer = DualAscent(means, mass, small, small_room, within(start, small_room))
+    fewer = DualAscent(means_by(label, climb.a, climb.mass), mass, small, small_room, within(start, small_room))
     _climb_to(fewer, 0.1 * tol, steps)
     u = climb.u.copy()
     # A joint edge shares its flow among the edges that make it up, in proportion to what they may carry.
@@ -170,7 +158,7 @@ def _on_fewer(climb: DualAscent, label: Ints, number: int, tol: float, steps: in
     ask = climb.mass[:, None] * (climb.a - y) - graph.outflow(np.where(between[:, None], u, 0.0))
     u[~between] = within(corrected(inner, climb.u[~between], ask), room[~between])
     climb.u, climb.ahead, climb.speed = u, u, 1.0
-    return fewer.steps
+    climb.steps += fewer.steps
 
 
 def together(graph: Graph, u: Floats, room: Floats, y: Floats, size: float) -> Ints:
@@ -180,7 +168,7 @@ def together(graph: Graph, u: Floats, room: Floats, y: Floats, size: float) -> I
     """
     apart = lengths(graph.gaps(y))
     fused = (lengths(u) < (1.0 - 1e-6) * room) & (apart < 1e-3 * size) | (apart <= 1e-9 * size)
-    return graph.among(fused).parts()[1]
+    return graph.among(fused).part
 
 
 def spread(points: Floats) -> float:
@@ -190,5 +178,4 @@ def spread(points: Floats) -> float:
 
 def settled(y: Floats, label: Ints) -> Floats:
     """Every point at the mean of those with its label."""
-    number = int(label.max()) + 1
-    return (sums_by(label, y, number) / np.bincount(label, minlength=number)[:, None])[label]
+    return means_by(label, y)[label]
