@@ -16,7 +16,7 @@ from plures.solvers.clients import Clients
 from plures.solvers.graph import Graph, lengths
 from plures.solvers.point_fusion import fuse, within
 from plures.solvers.prox import own_best
-from plures.solvers.splitting import SplittingRun, Watch, never
+from plures.solvers.splitting import SplittingRun, Watch
 from plures.types import Floats
 
 
@@ -27,7 +27,7 @@ def fista(
     *,
     start: Floats | None = None,
     rounds: int = 100,
-    watch: Watch = never,
+    watch: Watch | None = None,
 ) -> SplittingRun:
     """Accelerated proximal gradients: a gradient from everybody, then the server clusters."""
     steep = float(clients.lipschitz.max())
@@ -48,7 +48,7 @@ def fista(
             faster = 0.5 + np.sqrt(0.25 + speed * speed)
             ahead, speed = new + (speed - 1.0) / faster * (new - x), faster
         x = new
-        if watch(count, x, steep * u):
+        if watch is not None and watch(count, x, steep * u):
             break
     return SplittingRun(x, steep * found.u, found.label, count)
 
@@ -61,7 +61,7 @@ def linearized_admm(
     rho: float,
     start: Floats | None = None,
     rounds: int = 200,
-    watch: Watch = never,
+    watch: Watch | None = None,
 ) -> SplittingRun:
     """ADMM with one vector per edge on the server; clients see only their own center."""
     x = np.zeros((clients.num, clients.dim)) if start is None else start.copy()
@@ -75,7 +75,7 @@ def linearized_admm(
         apart = graph.gaps(x)
         z = shrunk(apart + mu / rho, room / rho)
         mu = mu + rho * (apart - z)
-        if watch(count, x, within(mu, room)):
+        if watch is not None and watch(count, x, within(mu, room)):
             break
     return SplittingRun(x, within(mu, room), np.arange(clients.num), count)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from itertools import takewhile
 from typing import Any
 
 _TITLE = "Args:"
@@ -57,7 +58,5 @@ def _split(described: Any) -> tuple[list[str], list[str], list[str]]:
     if _TITLE not in lines:
         return lines, [], []
     title = lines.index(_TITLE)
-    end = next(
-        (at for at, line in enumerate(lines) if at > title and line and not line.startswith(" ")), len(lines)
-    )
-    return lines[:title], lines[title + 1 : end], lines[end:]
+    section = list(takewhile(lambda line: not line or line.startswith(" "), lines[title + 1 :]))
+    return lines[:title], section, lines[title + 1 + len(section) :]

@@ -72,8 +72,7 @@ def weighted_mean(stacked: Tree, weights: Array) -> Tree:
     share = weights / jnp.maximum(weights.sum(), 1e-30)
 
     def mean(leaf: Array) -> Array:
-        column = share.reshape((-1,) + (1,) * (leaf.ndim - 1))
-        kept = jnp.where(column > 0, leaf, 0)
+        kept = jnp.where(along(share > 0, leaf), leaf, 0)
         kind = leaf.dtype if is_float(leaf) else share.dtype
         return jnp.tensordot(share.astype(kind), kept.astype(kind), axes=1)
 
@@ -144,9 +143,8 @@ def is_float(leaf: Array) -> bool:
 
 def describe(tree: Tree) -> str:
     """Paths, types and shapes in one line, for messages."""
-    parts = [f"{path or '.'}:{leaf.dtype}{list(leaf.shape)}" for path, leaf in _named(tree)]
+    leaves = map(jnp.asarray, jax.tree.leaves(tree))
+    parts = [
+        f"{path or '.'}:{leaf.dtype}{list(leaf.shape)}" for path, leaf in zip(paths(tree), leaves, strict=True)
+    ]
     return ", ".join(parts) or "nothing"
-
-
-def _named(tree: Tree) -> list[tuple[str, Array]]:
-    return list(zip(paths(tree), (jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)), strict=True))

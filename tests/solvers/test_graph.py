@@ -204,14 +204,18 @@ def test_a_graph_that_fits_is_let_through():
 # Sums over edges
 
 
-def test_outflow_is_the_adjoint_of_gaps():
+@pytest.mark.parametrize("full", [0, 10**9], ids=["sparse", "full"])
+def test_outflow_is_the_adjoint_of_gaps(monkeypatch, full):
+    monkeypatch.setattr(graph_module, "FULL", full)
     graph, x = nearest(blobs(9), 2), blobs(9)
     u = np.random.default_rng(0).normal(size=(len(graph), 2))
 
     assert np.vdot(graph.outflow(u), x) == pytest.approx(np.vdot(u, graph.gaps(x)), rel=1e-12)
 
 
-def test_the_laplacian_has_the_quadratic_form_of_the_gaps():
+@pytest.mark.parametrize("full", [0, 10**9], ids=["sparse", "full"])
+def test_the_laplacian_has_the_quadratic_form_of_the_gaps(monkeypatch, full):
+    monkeypatch.setattr(graph_module, "FULL", full)
     graph, x = mixed(nearest(blobs(9), 2), 0.3), blobs(9)
 
     found = np.trace(x.T @ (graph.laplacian @ x))

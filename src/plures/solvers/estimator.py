@@ -98,12 +98,10 @@ class ConvexClustering:
         # A client alone, or clients who agree, are fused at any strength.
         alpha = 0.0 if self.lam == "auto" else self._alpha(start.alpha_hat, clients.num)
         problem = Problem(clients, graph, alpha or 1.0)
-        if problem.alpha >= start.alpha_hat:
-            whole = np.zeros(clients.num, np.int64)
-            everyone = np.broadcast_to(start.model, (clients.num, clients.dim))
-            found = solve(problem, guess=whole, start=everyone, duals=start.flow)
-        else:
-            found = solve(problem)
+        if problem.alpha < start.alpha_hat:
+            return self._fitted(clients, graph, start, solve(problem), None)
+        everyone = np.broadcast_to(start.model, (clients.num, clients.dim))
+        found = solve(problem, guess=np.zeros(clients.num, np.int64), start=everyone, duals=start.flow)
         return self._fitted(clients, graph, start, found, None)
 
     def fit_path(self, x: Sequence[ArrayLike], y: Sequence[ArrayLike], *, tell: Tell | None = None) -> Fitted:
@@ -219,18 +217,6 @@ class Fitted:
         low, high = self.consensus.low, self.alpha_hat
         return f"{high:.6g}" if high - low <= 1e-3 * high else f"between {low:.4g} and {high:.4g}"
 
-    def _path_notes(self, step: int) -> list[str]:
-        path, found = self.path, []
-        assert path is not None
-        if len(path.solutions) < self.how.num_lams:
-            found.append(
-                f"the path ends at t {path.t[-1]:.3g}, after {len(path.solutions)} of {self.how.num_lams} strengths: beyond it "
-                "there are too many clusters"
-            )
-        if step == len(path.solutions) - 1:
-            found.append("this is the weakest strength that was tried: a longer path (least) may go further")
-        return found
-
     @cached_property
     def margins(self) -> Floats:
         """(K,) alpha - phi_k: how much weaker the penalty could be before each cluster falls apart, its model staying.
@@ -273,12 +259,19 @@ class Fitted:
             lines.append(f"not proved to be exact: {bound if np.isfinite(proof.gap) else 'no bound is known'}")
         if self.t >= 1:
             lines.append("alpha is not below alpha_hat: this is the global model")
-        if self.path is not None:
-            step = int(np.argmin(np.abs(self.path.alphas - self.alpha)))
-            upper, lower = self.path.plateau(step)
-            lines.append(f"the same clusters from alpha {lower:.4g} to {upper:.4g} ({upper / lower:.2g} times)")
-            lines += self._path_notes(step)
-        return lines
+        return lines if self.path is None else [*lines, *self._path_notes(self.path)]
+
+    def _path_notes(self, path: ClusterPath) -> list[str]:
+        """What to tell of the path."""
+        step, tried = int(np.argmin(np.abs(path.alphas - self.alpha))), len(path.solutions)
+        upper, lower = path.plateau(step)
+        found = [f"the same clusters from alpha {lower:.4g} to {upper:.4g} ({upper / lower:.2g} times)"]
+        if tried < self.how.num_lams:
+            end = f"the path ends at t {path.t[-1]:.3g}, after {tried} of {self.how.num_lams} strengths"
+            found.append(f"{end}: beyond it there are too many clusters")
+        if step == tried - 1:
+            found.append("this is the weakest strength that was tried: a longer path (least) may go further")
+        return found
 
 
 def outputs(clients: Clients, model: Floats, x: ArrayLike, *, intercept: bool = True) -> Floats:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,6 +24,9 @@ Ints = NDArray[np.int64]
 
 MOST_BYTES = 8 * 2**30
 """What the edge arrays of one problem may take."""
+
+FULL = 120_000
+"""Up to so many entries the matrix of clients and edges is kept full: for few clients that is quicker."""
 
 SMALL = 2_000
 """Up to so many points distances between all pairs are looked at."""
@@ -41,14 +45,15 @@ class Graph:
         return len(self.head)
 
     @cached_property
-    def divergence(self) -> sparse.csr_array:
-        """(clients, edges): +1 where the client is the head, -1 where it is the tail."""
+    def divergence(self) -> Any:
+        """(clients, edges): +1 where the client is the head, -1 where it is the tail. Full where small, else sparse."""
         values, edges = np.repeat([1.0, -1.0], len(self)), np.tile(np.arange(len(self)), 2)
         places = np.concatenate([self.head, self.tail]), edges
-        return sparse.csr_array((values, places), shape=(self.num, len(self)))
+        found = sparse.csr_array((values, places), shape=(self.num, len(self)))
+        return found.toarray() if self.num * len(self) <= FULL else found
 
     @cached_property
-    def touching(self) -> sparse.csr_array:
+    def touching(self) -> Any:
         """(clients, edges): touching @ v sums over the edges of each client, whichever end it is."""
         return abs(self.divergence)
 
@@ -65,7 +70,7 @@ class Graph:
     @cached_property
     def laplacian(self) -> sparse.csr_array:
         """(clients, clients) of the weights."""
-        return (self.divergence * self.weight) @ self.divergence.T
+        return sparse.csr_array((self.divergence * self.weight) @ self.divergence.T)
 
     @cached_property
     def is_uniform(self) -> bool:

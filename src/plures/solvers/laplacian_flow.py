@@ -56,8 +56,8 @@ def _made(graph: Graph) -> Solve:
     if graph.num <= DENSE:
         # One over its size between any two of a part makes the Laplacian invertible, and changes nothing for what is centered.
         means = (graph.part[:, None] == graph.part) / np.bincount(graph.part)[graph.part]
-        pseudoinverse = np.linalg.inv(graph.laplacian.toarray() + means) - means
-        return lambda ask: pseudoinverse @ ask
+        inverse = np.linalg.inv(graph.laplacian.toarray() + means)
+        return lambda ask: inverse @ _centered(graph, ask)
     return (_by_gradients(graph) if graph.num > DIRECT else None) or _factored(graph)
 
 

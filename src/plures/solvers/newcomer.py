@@ -70,14 +70,14 @@ def as_newcomer(fitted: Fitted, x: ArrayLike, y: ArrayLike) -> Clients:
 
 def ties_of(fitted: Fitted, new: Clients) -> Floats:
     """(K,) the weight of the newcomer's edges to every cluster: to all clients, to its nearest by gradients, or to both."""
-    number, graph = len(fitted.models), fitted.graph
+    graph = fitted.graph
     everywhere: Floats = fitted.theta * fitted.solution.sizes.astype(float)
     if graph.is_uniform:
         return everywhere
     gradient = new.gradient(fitted.consensus.model[None])
     apart = ((fitted.consensus.gradients - gradient) ** 2).sum(1)
     near = np.argsort(apart, kind="stable")[: fitted.how.num_neighbors]
-    near_each: Floats = np.bincount(fitted.label[near], minlength=number).astype(float)
+    near_each: Floats = np.bincount(fitted.label[near], minlength=len(fitted.models)).astype(float)
     own = float(graph.weight.max()) - fitted.theta if len(graph) else 1.0
     return near_each * own + everywhere
 

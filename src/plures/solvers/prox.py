@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,20 +31,15 @@ def own_best(
     clients: Clients,
     start: Floats,
     *,
-    tilt: Floats | None = None,
+    tilt: Floats | float = 0.0,
     omega: Floats | float = 0.0,
-    center: Floats | None = None,
+    center: Floats | float = 0.0,
     tol: float = 1e-11,
     most: int = 100,
 ) -> OwnBest:
     """Every client's best model, from ``start`` (N, dim)."""
-    num = clients.num
-    job = _Job(
-        clients,
-        np.zeros_like(start) if tilt is None else tilt,
-        np.broadcast_to(np.asarray(omega, float), (num,)),
-        start if center is None else center,
-    )
+    shape, num = start.shape, clients.num
+    job = _Job(clients, np.broadcast_to(tilt, shape), np.broadcast_to(omega, num), np.broadcast_to(center, shape))
     x, value, gradient = start.copy(), job.value(start), job.gradient(start)
     size = 1.0 + np.abs(gradient).max(1)
     busy, steps = np.arange(num), 0
@@ -80,8 +76,7 @@ def shortfall(clients: Clients, gradient: Floats) -> Floats:
     return parts.sum(1)
 
 
-@dataclass(frozen=True, eq=False)
-class _Job:
+class _Job(NamedTuple):
     clients: Clients
     tilt: Floats
     omega: Floats

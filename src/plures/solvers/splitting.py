@@ -31,11 +31,6 @@ class SplittingRun:
     rounds: int
 
 
-def never(count: int, x: Floats, u: Floats) -> bool:
-    """A watch that never stops."""
-    return False
-
-
 def good_strength(clients: Clients) -> float:
     """A strength of the proximal term that serves Douglas-Rachford: a fifth of the median smoothness."""
     smooth = float(np.median(clients.lipschitz))
@@ -52,7 +47,7 @@ def douglas_rachford(
     rounds: int = 100,
     tol: float = 0.0,
     cohorts: Iterable[np.ndarray] | None = None,
-    watch: Watch = never,
+    watch: Watch | None = None,
 ) -> SplittingRun:
     """Rounds of Douglas-Rachford: the server clusters s, clients answer with their prox of the reflected point.
 
@@ -70,7 +65,7 @@ def douglas_rachford(
             s, graph, alpha / rho, start=u, tol=float(np.clip(0.1 * off * off, 1e-13, 1e-6)), max_steps=3_000
         )
         u = found.u
-        if watch(count, found.points, rho * u):
+        if watch is not None and watch(count, found.points, rho * u):
             break
         who = np.arange(clients.num) if drawn is None else next(drawn, None)
         if who is None:
