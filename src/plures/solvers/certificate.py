@@ -115,9 +115,9 @@ def certify(
     if (high > alpha * (1 + HAIR)).any():
         found, _, _, v = alternated(b, inner, alpha, found, float(low.max()), most=min(search, QUICK))
         for k in np.flatnonzero(_strains(inner, found, own, number) > alpha * (1 + HAIR)) if search > QUICK else ():
-            members, edges, within = partition.cluster(int(k))
-            test = cut_test(b[members], v[members], within, alpha, found[edges]) or flow_test(
-                b[members], within, alpha, start=found[edges], max_steps=search
+            members, edges, group = partition.cluster(int(k))
+            test = cut_test(b[members], v[members], group, alpha, found[edges]) or flow_test(
+                b[members], group, alpha, start=found[edges], max_steps=search
             )
             found[edges], tests[k], low[k] = test.u, test, max(low[k], test.low)
         high = _strains(inner, found, own, number)
@@ -139,9 +139,9 @@ def flow_margins(partition: Partition, alpha: float, w: Floats, known: Floats) -
     b, _ = forces(partition, alpha, w)
     found = np.full(partition.number, np.inf)
     for k in range(partition.number):
-        members, _, within = partition.cluster(k)
+        members, _, group = partition.cluster(k)
         if len(members) > 1:
-            found[k] = alpha - min(threshold(b[members], within, tol=1e-3, most=300).high, known[k])
+            found[k] = alpha - min(threshold(b[members], group, tol=1e-3, most=300).high, known[k])
     return found
 
 
