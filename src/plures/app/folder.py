@@ -119,11 +119,7 @@ class StudyFolder:
         return run.model_for(client)
 
     def export(
-        self,
-        *clients: int | str,
-        method: str | None = None,
-        seed: int | None = None,
-        out: str | Path | None = None,
+        self, *clients: int | str, method: str | None = None, seed: int | None = None, out: str | Path | None = None
     ) -> dict[Path, StoredModel]:
         """Write clients' models, those of all where none is named, to folders that ``plures.load_model`` reads.
 

@@ -150,10 +150,7 @@ def plan_grid(
 
 
 def run_grid(
-    grid: Grid,
-    *,
-    progress: Callable[[StudyProgress], None] | None = None,
-    track: Sequence[str | Tracker] = (),
+    grid: Grid, *, progress: Callable[[StudyProgress], None] | None = None, track: Sequence[str | Tracker] = ()
 ) -> Comparison:
     """Run what is not finished, and collect; the tables of the comparison are written to the folder, if there is one."""
     first = grid.runs[0].settings
