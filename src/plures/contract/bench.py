@@ -248,7 +248,7 @@ def predictions(method: Method, federation: Federation, *, rounds: int) -> np.nd
     )
     done = runner.run()
     probes = np.asarray(jax.random.normal(jax.random.key(7), (5, *federation.shape)))
-    clients = runner.clients(done.state, done.state.private)
+    clients = runner.clients(done.state)
     setup = runner.setup(runner.phases[-1])
     return np.asarray(evaluate.predictions(setup, runner.arrays, done.state.server, clients, probes))
 

@@ -118,13 +118,11 @@ def idle_clients_keep_their_rows(bench: Bench) -> None:
     wanted = len(before.visits) if runner.phases[phase].everyone else COHORT
     if len(idle) != len(before.visits) - wanted:
         raise ContractBroken(f"{len(before.visits) - len(idle)} clients took part in a round of {wanted}")
-    rows = [_rows(state.private, idle) for state in (before, after)]
-    _same("private rows of clients outside the cohort", rows[0], rows[1], atol=0.0)
-
-
-def _rows(private: object, idle: np.ndarray) -> dict[str, np.ndarray]:
-    leaves = [np.asarray(leaf)[idle] for leaf in jax.tree.leaves(private)]
-    return dict(zip(tree.paths(private), leaves, strict=True))
+    rows = [
+        {name: np.asarray(leaf)[idle] for name, leaf in tree.named(state.private).items()}
+        for state in (before, after)
+    ]
+    _same("private rows of clients outside the cohort", *rows, atol=0.0)
 
 
 def padding_does_not_matter(bench: Bench) -> None:
@@ -203,8 +201,7 @@ def variances_stay_positive(bench: Bench) -> None:
         return
     last = [one.state for one in runner.stops_seen if one.phase == len(runner.phases) - 1]
     for state in (last[0], last[-1]):
-        served = served_models(runner, state)
-        for name, values in zip(tree.paths(served), jax.tree.leaves(served), strict=True):
+        for name, values in tree.named(served_models(runner, state)).items():
             if "stats/" in name and name.endswith("/var") and not (np.asarray(values) > 0).all():
                 raise ContractBroken(f"a running variance is {np.min(values):.3g} ('{name}')")
 

@@ -130,12 +130,9 @@ def _scores(record: Record) -> dict[str, np.ndarray]:
 
 def flat(state: State) -> dict[str, np.ndarray]:
     """The leaves of a state by name, on the host."""
-    leaves = [plain(leaf) for leaf in jax.tree.leaves(state)]
-    return dict(zip(tree.paths(state), leaves, strict=True))
+    return {name: plain(leaf) for name, leaf in tree.named(state).items()}
 
 
 def plain(leaf: Any) -> np.ndarray:
     """An array, or the numbers of a key, on the host."""
-    if tree.is_key(leaf):
-        leaf = jax.random.key_data(leaf)
-    return np.asarray(leaf)
+    return np.asarray(tree.plain(leaf))

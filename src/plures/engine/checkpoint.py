@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
@@ -97,11 +96,11 @@ def load(path: Path, template: Any) -> tuple[State, Record]:
         raise BadFile(f"{path} is damaged: {error}") from error
     if (path / "rows-0.bin").exists():
         template = template._replace(private=())
-    names, leaves = tree.paths(template), jax.tree.leaves(template)
-    missing = [name for name in names if name not in arrays]
-    if missing or len(names) != len(arrays):
-        raise BadFile(f"{path} was written by another method or model (it has no '{(missing or names)[0]}')")
-    found = [_restored(arrays[name], leaf) for name, leaf in zip(names, leaves, strict=True)]
+    wanted = tree.named(template)
+    missing = [name for name in wanted if name not in arrays]
+    if missing or len(wanted) != len(arrays):
+        raise BadFile(f"{path} was written by another method or model (it has no '{[*missing, *wanted][0]}')")
+    found = [_restored(arrays[name], leaf) for name, leaf in wanted.items()]
     return jax.tree.unflatten(jax.tree.structure(template), found), _read_record(path)
 
 
@@ -113,20 +112,13 @@ def restore_rows(path: Path, folder: Path) -> None:
 
 
 def _arrays(state: State) -> dict[str, np.ndarray]:
-    leaves = [_plain(leaf) for leaf in jax.tree.leaves(state)]
-    return dict(zip(tree.paths(state), leaves, strict=True))
-
-
-def _plain(leaf: Any) -> np.ndarray:
-    return np.array(jax.random.key_data(leaf) if tree.is_key(leaf) else leaf, order="C")
+    return {name: np.array(tree.plain(leaf), order="C") for name, leaf in tree.named(state).items()}
 
 
 def _restored(array: np.ndarray, like: Any) -> Any:
-    if tree.is_key(like):
-        return jax.random.wrap_key_data(jnp.asarray(array))
-    if array.shape != like.shape or array.dtype != like.dtype:
+    if not tree.is_key(like) and (array.shape != like.shape or array.dtype != like.dtype):
         raise BadFile(f"a checkpointed array is {array.dtype}{array.shape}, wanted {like.dtype}{like.shape}")
-    return jnp.asarray(array)
+    return tree.from_plain(array, like)
 
 
 def _write_record(folder: Path, record: Record) -> None:

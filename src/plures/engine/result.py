@@ -116,14 +116,8 @@ class Run:
         uid = runner.everyone.names.index(client) if isinstance(client, str) else client
         if not 0 <= uid < runner.everyone.num_clients:
             raise BadValue("uid", uid, f"between 0 and {runner.everyone.num_clients - 1}")
+        one = tree.at(runner.clients(state, self.store, np.array([uid])), 0)
         setup = runner.setup(runner.phases[-1])
-        known = uid < runner.num_seen
-        table = self.store.get(np.array([uid if known else 0])) if self.store else None
-        private = table if table is not None else tree.at(state.private, slice(uid, uid + 1))
-        if not known and table is None:
-            private = tree.zeros_like(tree.at(state.private, slice(0, 1)))
-        visits = state.visits[uid : uid + 1] if known else jnp.zeros(1, jnp.int32)
-        one = tree.at(runner.clients(state._replace(visits=visits), private, slice(uid, uid + 1)), 0)
         return Served(served(setup, runner.arrays, state.server, one), runner.method.predict)
 
     def _visits(self) -> list[Any]:
