@@ -40,8 +40,7 @@ def follow(done: Run, method: Method) -> Run:
 
 def _served(runner: Runner, done: Run, began: float) -> Run:
     """The same state, scored with the other method."""
-    setup = runner.scoring(runner.setup(runner.phases[-1]))
-    found, now = score_everyone(runner, setup, done.state, None), int(done.state.round)
+    found, now = score_everyone(runner, done.state, None), int(done.state.round)
     before = replace(done.record, scores=tuple(one for one in done.record.scores if one.round < now))
     record = before.with_scores(now, runner.everyone.uid, found, ("valid", "served", "test"))
     return Run(runner, done.state, None, record, done.seconds + time.perf_counter() - began)

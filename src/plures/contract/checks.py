@@ -38,9 +38,10 @@ from plures.registry import METHODS
 LIMIT_ROUNDS = 3
 
 Table = Mapping[str, Mapping[str, int]]
+Arrays = Mapping[str, np.ndarray]
 
 
-def _same(what: str, ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], *, atol: float) -> None:
+def _same(what: str, ours: Arrays, theirs: Arrays, *, atol: float) -> None:
     if ours.keys() != theirs.keys():
         raise ContractBroken(f"{what}: other things came out: {sorted(ours.keys() ^ theirs.keys())[:3]}")
     for name, values in ours.items():
@@ -63,7 +64,7 @@ def executors_agree(bench: Bench) -> None:
     _same(f"vectorized against {CHUNKED}", expected, chunked, atol=1e-6)
 
 
-def _alike(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> bool:
+def _alike(ours: Arrays, theirs: Arrays) -> bool:
     return ours.keys() == theirs.keys() and all(
         np.allclose(ours[name], theirs[name], atol=1e-6, rtol=1e-6, equal_nan=True) for name in ours
     )
@@ -164,7 +165,7 @@ def numbers_stay_finite(bench: Bench) -> None:
     _all_finite("with a single client", outcome(alone.run()))
 
 
-def _all_finite(when: str, found: Mapping[str, np.ndarray]) -> None:
+def _all_finite(when: str, found: Arrays) -> None:
     for name, values in found.items():
         if np.asarray(values).dtype.kind == "f" and not np.isfinite(values).all():
             raise ContractBroken(f"{when} '{name}' is not finite")
@@ -221,7 +222,7 @@ def limits_hold(bench: Bench) -> None:
     for limit in bench.subject.entry.limits:
         federation = worlds.limit_world(limit.world)
         facts = {k: v for k, v in federation.facts.items() if k in bench.subject.entry.options}
-        subject = Subject.personalizer(bench.subject.entry, limit.base) if limit.base else bench.subject
+        subject = Subject(bench.subject.entry, limit.base) if limit.base else bench.subject
         ours = subject.build(subject.model, worlds.FULL_BATCH, {**facts, **limit.options})
         found = predictions(ours, federation, rounds=LIMIT_ROUNDS)
         options = tuple(sorted(limit.its_options.items()))
@@ -236,7 +237,7 @@ def limits_hold(bench: Bench) -> None:
 def _reference(name: str, options: tuple[tuple[str, Any], ...], parts: bool, norm: bool, world: str) -> np.ndarray:
     """What the method at the other end of a limit predicts: many have FedAvg or training alone there."""
     model = worlds.model(parts=parts, norm=norm)
-    method = Subject.method(METHODS[name]).build(model, worlds.FULL_BATCH, dict(options))
+    method = Subject(METHODS[name]).build(model, worlds.FULL_BATCH, dict(options))
     return predictions(method, worlds.limit_world(world), rounds=LIMIT_ROUNDS)
 
 

@@ -75,15 +75,13 @@ def trained_is_what_training_ended_with(bench: Bench) -> None:
 
 def _of_everyone(bench: Bench, one: Any, *, with_unseen: bool) -> Any:
     """What is seen of every client at the end of a run, on the host."""
-    run = bench.base
-    runner = run.runner
-    setup = runner.scoring(runner.setup(runner.phases[-1]))
+    run, runner = bench.base, bench.base.runner
     number = runner.everyone.num_clients if with_unseen else runner.num_seen
 
     def measure(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Any:
         return measure_all(one, setup, arrays, server, tree.at(clients, slice(0, number)))
 
-    return score_everyone(runner, setup, run.state, run.store, measure)
+    return score_everyone(runner, run.state, run.store, measure)
 
 
 def _views_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> ViewsOfClient:

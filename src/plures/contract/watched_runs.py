@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -40,6 +40,11 @@ class Watched(Runner):
     entries: dict[int, State] = field(default_factory=dict)  # the state with which each phase begins
     stops_seen: list[Stop] = field(default_factory=list)
     messages: dict[int, Traffic] = field(default_factory=dict)
+
+    @staticmethod
+    def of(runner: Runner, **own: Any) -> Watched:
+        """The same runner, watched."""
+        return Watched(**{one.name: getattr(runner, one.name) for one in fields(runner)}, **own)
 
     def traffic(self, method: Method) -> Traffic:
         """Bytes of each message of one client, found once for all runners that share ``messages``."""

@@ -9,9 +9,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -23,6 +23,9 @@ from plures.engine.identity import Identity
 from plures.engine.record import Record, Scores, Visits
 from plures.engine.state import State
 from plures.errors import BadFile
+
+if TYPE_CHECKING:
+    import polars as pl
 
 VERSION = 2
 OLD_PARTS = ("seed", "clients", "data")
@@ -134,24 +137,20 @@ def _read_record(folder: Path) -> Record:
     import polars as pl
 
     try:
-        return _record_in(folder)
+        blocks = list(_scores_in(pl.read_parquet(folder / "scores.parquet")))
+        info = tuple(pl.read_parquet(folder / "info.parquet").iter_rows())
+        past = json.loads((folder / "past.json").read_text())
+        return Record(tuple(blocks), info, tuple(_visits(_renamed(one)) for one in past))
     except (OSError, ValueError, KeyError, TypeError, StopIteration, pl.exceptions.PolarsError) as error:
         raise BadFile(f"the record in {folder} is damaged: {error}") from error
 
 
-def _record_in(folder: Path) -> Record:
-    import polars as pl
-
-    scores = pl.read_parquet(folder / "scores.parquet")
-    blocks = []
+def _scores_in(scores: pl.DataFrame) -> Iterator[Scores]:
     for (round_, kind, split), part in scores.group_by(["round", "kind", "split"], maintain_order=True):
         by_metric = {str(name): one for (name,), one in part.group_by(["metric"], maintain_order=True)}
         uid = next(iter(by_metric.values()))["uid"].to_numpy()
         metrics = {name: one["value"].to_numpy() for name, one in by_metric.items()}
-        blocks.append(Scores(int(str(round_)), str(kind), str(split), uid, metrics))
-    info = tuple(pl.read_parquet(folder / "info.parquet").iter_rows())
-    past = json.loads((folder / "past.json").read_text())
-    return Record(tuple(blocks), info, tuple(_visits(_renamed(one)) for one in past))
+        yield Scores(int(str(round_)), str(kind), str(split), uid, metrics)
 
 
 def _visits(found: dict[str, Any]) -> Visits:

@@ -99,10 +99,9 @@ class Run:
 
         Every client is served anew, all of them in one pass.
         """
-        runner = self.runner
-        setup = runner.scoring(runner.setup(runner.phases[-1]))
-        found = score_everyone(runner, setup, self.state, self.store, row_losses)
-        sizes = {"valid": runner.everyone.count[:, VALID], "test": runner.everyone.count[:, TEST]}
+        found = score_everyone(self.runner, self.state, self.store, row_losses)
+        count = self.runner.everyone.count
+        sizes = {"valid": count[:, VALID], "test": count[:, TEST]}
         return {
             split: [np.asarray(row[:number], float) for row, number in zip(found[split], counts, strict=True)]
             for split, counts in sizes.items()

@@ -12,7 +12,6 @@ from plures.engine.phases import Span
 from plures.engine.prepared import Prepared
 from plures.engine.private_rows import DiskStore
 from plures.engine.record import Record
-from plures.engine.round import Setup
 from plures.engine.state import State
 
 BLOCK = 256  # clients scored at a time when private rows are on disk
@@ -24,7 +23,7 @@ def record_scores(ready: Prepared, span: Span, state: State, store: DiskStore | 
     last = span is ready.phases[-1] and now == span.stop
     if not span.main or not (last or now % every == 0):
         return record
-    found = score_everyone(ready, ready.scoring(ready.setup(span)), state, store)
+    found = score_everyone(ready, state, store, span=span)
     splits = ("valid", "served", "test") if last else ("valid", "served")
     record = record.with_scores(now, np.asarray(ready.everyone.uid), found, splits)
     spent = np.array([record.num_bytes(ready.visits(span, state))]) / ready.num_seen / 1e6
@@ -32,9 +31,13 @@ def record_scores(ready: Prepared, span: Span, state: State, store: DiskStore | 
 
 
 def score_everyone(
-    ready: Prepared, setup: Setup, state: State, store: DiskStore | None, of: Measure = score
+    ready: Prepared, state: State, store: DiskStore | None, of: Measure = score, *, span: Span | None = None
 ) -> Any:
-    """Scores of all clients, seen and unseen: kind -> split -> metric -> (clients,), or what ``of`` measures."""
+    """Scores of all clients, seen and unseen: kind -> split -> metric -> (clients,), or what ``of`` measures.
+
+    They are served as in the last phase, or in ``span``.
+    """
+    setup = ready.scoring(ready.setup(span or ready.phases[-1]))
     blocks = np.array_split(np.arange(ready.num_seen), 1 if store is None else -(-ready.num_seen // BLOCK))
     blocks[-1] = np.arange(blocks[-1][0], ready.everyone.num_clients)  # unseen clients come last
     parts = []

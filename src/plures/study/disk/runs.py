@@ -18,7 +18,7 @@ from plures._version import __version__
 from plures.data import Federation
 from plures.engine import Run, Settings, newcomers
 from plures.engine.attackers import attacks_in
-from plures.engine.identity import Identity, identify
+from plures.engine.identity import Identity
 from plures.errors import BadFile
 from plures.method import Method
 from plures.models.norm_layers import has_norm
@@ -98,11 +98,6 @@ def save_run(folder: Path, run: Run, tables: RunTables, about: Mapping[str, Any]
         tables.newcomers.write_parquet(folder / layout.NEWCOMERS, metadata=marks)
     done = {"seconds": tables.seconds, "bytes": run.num_bytes, "told": tables.told, IDENTITY: dict(identity.parts)}
     layout.write_json(folder / layout.DONE, done)
-
-
-def identity_of(method: Method, federation: Federation, unseen: Federation | None, settings: Settings) -> Identity:
-    """What a run of a study is known by."""
-    return identify(method, federation, settings, unseen=unseen)
 
 
 OF_DATA = ("data", "groups", "clients")

@@ -12,12 +12,13 @@ from typing import Any
 from plures import tree
 from plures.data import Federation
 from plures.engine import Run, Settings, checkpoint, prepare
+from plures.engine.identity import identify
 from plures.engine.phases import spans_of
 from plures.engine.state import private_shape, server_shape
 from plures.errors import BadFile, MethodWarning
 from plures.method import Method
 from plures.study.disk import layout
-from plures.study.disk.runs import IDENTITY, check_made, identity_of, old_mark
+from plures.study.disk.runs import IDENTITY, check_made, old_mark
 
 MOST_BYTES = 256_000_000
 
@@ -74,7 +75,7 @@ def open_run(
     about = read_done(folder)
     mark = old_mark(method, federation, settings, tuned)
     try:
-        check_made(folder, about, identity_of(method, federation, unseen, settings), mark)
+        check_made(folder, about, identify(method, federation, settings, unseen=unseen), mark)
     except BadFile as error:
         said = str(error).removesuffix("; use another folder")
         raise BadFile(
