@@ -108,8 +108,7 @@ def with_longer_padding(runner: Watched, extra: int) -> Watched:
     """The same runner with longer padding."""
     if not extra:
         return runner
-    most = runner.layout.capacity
-    raised = (most[0] + extra, most[1] + extra, most[2] + extra)
+    raised = tuple(most + extra for most in runner.layout.capacity)
     return replace(runner, layout=replace(runner.layout, capacity=raised))
 
 

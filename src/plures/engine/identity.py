@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -78,10 +79,8 @@ def _apart(before: str, now: str) -> str:
     """Two long texts from where they begin to differ."""
     if max(len(before), len(now)) <= LONGEST:
         return f"{before}, not {now}"
-    first = next(
-        (i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now))
-    )
-    start = max(0, before.rfind(" ", 0, first) + 1)
+    first = next((i for i, (a, b) in enumerate(zip_longest(before, now)) if a != b), len(now))
+    start = before.rfind(" ", 0, first) + 1
     return f"{_cut(before, start)}, not {_cut(now, start)}"
 
 

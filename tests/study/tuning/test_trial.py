@@ -28,7 +28,7 @@ def alone(monkeypatch):
 
     def tuned(methods, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(trials.TrialSetup, "shared", lambda self, trial: None)
+            patch.setattr(trials.Families, "of", lambda self, *given: None)
             return tune(methods, WORLD, **{**QUICK, **options})
 
     return tuned
