@@ -9,13 +9,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from cards import all_cards
 from method_pages import FAMILIES, all_pages, as_markdown
 from reference_pages import KINDS, reference_pages
 from written import blocks, commands, parse_line
 
 from plures.method import Method
 from plures.registry import METHODS, PERSONALIZERS
-from plures.report.entries import all_cards
 from plures.report.options import formula_of, line_kind, option_rows
 
 ROOT = Path(__file__).parent.parent

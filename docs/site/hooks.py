@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from posixpath import dirname, relpath
 
+from cards import Card, all_cards
 from method_pages import FAMILIES, all_pages
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
@@ -19,7 +20,6 @@ from mkdocs.structure.pages import Page
 from reference_pages import reference_pages
 
 from plures.registry import Entry
-from plures.report.entries import Card, all_cards
 
 DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent

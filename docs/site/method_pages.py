@@ -1,4 +1,4 @@
-"""Pages about methods and personalizers in Markdown, made from what is known of them (see ``entries``)."""
+"""Pages about methods and personalizers in Markdown, made from what is known of them (see ``cards``)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from itertools import groupby
 from shlex import quote
 from typing import Any, NamedTuple
 
+from cards import CLOSING, MESSAGES, Card
+
 from plures.registry import METHODS, Entry, Limit
-from plures.report.entries import CLOSING, MESSAGES, Card
 from plures.report.options import Option, formula_of, line_kind, more_of, needed, option_rows
 from plures.wording import counted
 

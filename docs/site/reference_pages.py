@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import typing
 from typing import NamedTuple
 
 from method_pages import as_markdown, linked, option_table
 
 from plures.data import TableOptions
+from plures.docstrings import argument_sentences
 from plures.engine import Settings
 from plures.registry import CHANNELS, DATASETS, MODELS, PARTITIONERS, WORLDS, Entry, Registry
-from plures.report.options import field_rows, more_of, option_rows
+from plures.report.options import Option, default_in_words, kind_in_words, more_of, option_rows
 from plures.types import Plan
 
 
@@ -70,3 +73,14 @@ def settings_page() -> str:
     """The values that a user fills in."""
     parts = [f"## {title}\n\n{option_table(field_rows(value))}" for title, value in VALUES.items()]
     return "\n\n".join(["# Settings", *parts]) + "\n"
+
+
+def field_rows(value: type) -> list[Option]:
+    """Every field of a value that users fill in."""
+    hints, found = typing.get_type_hints(value), argument_sentences(value)
+    rows = []
+    for one in dataclasses.fields(value):
+        default = inspect.Parameter.empty if one.default is dataclasses.MISSING else one.default
+        said = default_in_words(default, "(needed)")
+        rows.append(Option(one.name, kind_in_words(hints[one.name]), said, found[one.name]))
+    return rows

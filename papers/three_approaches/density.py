@@ -77,7 +77,7 @@ def _one(method: Method, world: worlds.World, seed: int) -> tuple[float, float]:
 def true_losses(run: Run, truth: np.ndarray) -> np.ndarray:
     """Every client's expected log-loss under its true distribution, in nats."""
     runner = run.runner
-    clients = runner.clients(run.state, run.state.private)
+    clients = runner.clients(run.state)
     setup = runner.setup(runner.phases[-1])
     outputs: Any = predictions(setup, runner.arrays, run.state.server, clients, jnp.zeros((1, 0)))
     log_probs = np.asarray(jax.nn.log_softmax(outputs[:, 0]), np.float64)

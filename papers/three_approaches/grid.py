@@ -11,9 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from papers.three_approaches.follow import follow
 from plures.aggregate.averaging import Averaging
 from plures.data import Federation, load
-from plures.engine import Run, Settings, follow, prepare
+from plures.engine import Run, Settings, prepare
 from plures.errors import BadFile
 from plures.method import Method
 from plures.methods.agnostic import agnostic

@@ -208,11 +208,6 @@ def phases_of(method: Method) -> tuple[Phase, ...]:
     return tuple(replace(one, method=one.method or method) for one in method.phases)
 
 
-def main_of(method: Method) -> Method:
-    """The method that takes the rounds left: the base of one with a closing round, else the method itself."""
-    return next(one.method or method for one in method.phases if one.rounds is None)
-
-
 def then(
     warm_up: Method,
     rounds: int,

@@ -118,12 +118,8 @@ def _group_parameters(parameter: inspect.Parameter) -> dict[str, inspect.Paramet
     group: Any = parameter.default
     if not isinstance(group, OptionGroup):
         return {}
-    return {
-        one.name: inspect.Parameter(
-            one.name, inspect.Parameter.KEYWORD_ONLY, default=getattr(group, one.name), annotation=one.type
-        )
-        for one in fields(group)  # type: ignore[arg-type]
-    }
+    found = inspect.signature(type(group)).parameters
+    return {name: one.replace(default=getattr(group, name)) for name, one in found.items()}
 
 
 def _folded(groups: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -115,6 +115,11 @@ def paths(tree: Tree) -> list[str]:
     return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in found]
 
 
+def named(tree: Tree) -> dict[str, Any]:
+    """Every leaf by its path, in leaf order."""
+    return dict(zip(paths(tree), jax.tree.leaves(tree), strict=True))
+
+
 def matches(tree: Tree, patterns: Iterable[str]) -> list[bool]:
     """For every leaf, whether its path fits one of the patterns (``*`` stands for anything).
 
@@ -136,6 +141,16 @@ def is_key(leaf: Array) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
+def plain(leaf: Array) -> Array:
+    """The leaf as numbers: random keys as those that they are made of."""
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
+
+
+def from_plain(numbers: Array | np.ndarray, like: Array) -> Array:
+    """The leaf that ``plain`` made numbers of; ``like`` is one of its kind."""
+    return jax.random.wrap_key_data(jnp.asarray(numbers)) if is_key(like) else jnp.asarray(numbers)
+
+
 def is_float(leaf: Array) -> bool:
     """Whether the leaf holds floating-point numbers."""
     return jnp.issubdtype(leaf.dtype, jnp.floating)
@@ -143,8 +158,5 @@ def is_float(leaf: Array) -> bool:
 
 def describe(tree: Tree) -> str:
     """Paths, types and shapes in one line, for messages."""
-    leaves = map(jnp.asarray, jax.tree.leaves(tree))
-    parts = [
-        f"{path or '.'}:{leaf.dtype}{list(leaf.shape)}" for path, leaf in zip(paths(tree), leaves, strict=True)
-    ]
-    return ", ".join(parts) or "nothing"
+    leaves = {path or ".": jnp.asarray(leaf) for path, leaf in named(tree).items()}
+    return ", ".join(f"{path}:{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves.items()) or "nothing"

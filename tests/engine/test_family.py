@@ -81,16 +81,3 @@ def test_on_the_host_every_member_is_itself():
     (alone,) = members(near, NEAR[1:], executor="one_by_one", rounds=1)
 
     assert_equal(mine.run(), alone.run())
-
-
-def test_a_run_of_a_family_may_be_followed_by_another_method():
-    """What is served is the other method's, not what the family makes."""
-    from plures.engine import follow
-    from plures.personalize.guard import guard
-
-    family = Family(near, near(NEAR[0]))
-    mine, alone = (members(near, NEAR[1:], *given)[0] for given in ((family,), ()))
-
-    found, expected = (follow(one.run(), guard(one.method)) for one in (mine, alone))
-
-    assert_equal(found, expected)

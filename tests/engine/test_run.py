@@ -188,7 +188,7 @@ def test_a_prepared_run_may_be_asked_about_its_traffic_first(method):
 
     before = runner.traffic(method)
 
-    assert runner.run().num_bytes == 6 * before.per_round
+    assert runner.run().num_bytes == 6 * (before.down + before.up + before.answer)
 
 
 def test_training_clients_need_the_uids_from_zero_on(method):

@@ -51,7 +51,7 @@ def predicted(result):
     """What every client predicts for three inputs that tell all linear models apart."""
     runner, state = result.runner, result.state
     probes = jnp.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    clients = runner.clients(state, state.private)
+    clients = runner.clients(state)
     return predictions(runner.setup(runner.phases[-1]), runner.arrays, state.server, clients, probes)
 
 

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from studies import client_table
 
-from plures.study.clusters import recovery, together
+from plures.study.clusters import recovery
 from plures.study.disk.runs import stack_tables
 
 GROUPS = [0, 0, 0, 1, 1, 1]
@@ -58,7 +58,3 @@ def test_methods_without_clusters_are_no_rows():
 
     assert recovery(table).height == 0
     assert recovery(table.with_columns(pl.lit(None).cast(pl.Float64).alias("cluster"))).height == 0
-
-
-def test_together_is_the_share_of_seeds():
-    np.testing.assert_array_equal(together(np.array([[0, 0], [0, 1]])), [[1, 0.5], [0.5, 1]])

@@ -1,5 +1,7 @@
 """The reproduction of the three approaches: densities near their closed forms, tables from stored grids, bars."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import pytest
@@ -8,13 +10,15 @@ from papers.three_approaches import density
 from papers.three_approaches import figures as approaches
 from papers.three_approaches import grid as writers
 from papers.three_approaches import run as three
+from papers.three_approaches.follow import follow
 from plures.data.worlds import mean_estimation, one_or_any
-from plures.engine import follow, run
+from plures.engine import Family, Settings, prepare, run
 from plures.errors import BadFile, Unsupported
 from plures.methods.clustering.hypcluster import hypcluster
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
 from plures.personalize.finetune import finetune
+from plures.personalize.guard import guard
 from plures.personalize.mapper import mapper
 from plures.types import Plan
 
@@ -77,6 +81,32 @@ def test_a_method_that_trains_otherwise_cannot_follow(trained):
 
     with pytest.raises(Unsupported, match="trains otherwise"):
         follow(done, ditto(base.model))
+
+
+def test_a_run_of_a_family_may_be_followed_by_another_method(trained):
+    """What is served is the other method's, not what the family makes."""
+    federation, base, _ = trained
+
+    def near(numbers):
+        return ditto(base.model, plan=Plan(batch=5, lr=numbers["lr"]), lam=numbers["lam"])
+
+    numbers = {"lr": jnp.float32(0.2), "lam": jnp.float32(3.0)}
+    family, method = Family(near, near({"lr": 0.05, "lam": 0.2})), near({"lr": 0.2, "lam": 3.0})
+    runners = [
+        prepare(method, federation, settings=Settings(rounds=4), **more)
+        for more in ({"family": family, "numbers": numbers}, {})
+    ]
+
+    found, expected = (follow(one.run(), guard(method)) for one in runners)
+
+    for ours, theirs in zip(
+        jax.tree.leaves(found.state.private), jax.tree.leaves(expected.state.private), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    for ours, theirs in zip(found.record.scores, expected.record.scores, strict=True):
+        assert (ours.round, ours.kind, ours.split) == (theirs.round, theirs.kind, theirs.split)
+        for name, values in ours.metrics.items():
+            np.testing.assert_allclose(values, theirs.metrics[name], atol=1e-4)
 
 
 def grid_of(accuracy):

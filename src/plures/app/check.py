@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +130,7 @@ def _check_methods(
     if any(one.place == ("norm",) for one in findings.mistakes):
         # What is refused once need not be refused by every method.
         study = study.model_copy(update={"norm": "share"})
-    for text in _named(study) if study.methods else default_methods(seen):
+    for text in _named(study, seen):
         method = findings.attempt(("methods", text), partial(study.build_method, text, able, seen), unless=unless)
         if method is not None and not unless:
             findings.attempt(("methods", text), partial(check_fit, method, seen, limits), label=text)
@@ -142,7 +142,7 @@ def _check_search(study: Study, loaded: Loaded | None, findings: Findings) -> No
     """Refuse ranges of options that no method has; none of all there are, where it is unsure which are meant."""
     if study.tune is None:
         return
-    texts = _named(study) if study.methods else default_methods(loaded[0]) if loaded else []
+    texts = list(_named(study, loaded and loaded[0]))
     if not texts or any(one.place[0] == "methods" for one in findings.mistakes):
         texts = [*METHODS, *(f"fedavg|{name}" for name in PERSONALIZERS)]
     elif ALL in (study.methods or ()):
@@ -191,6 +191,8 @@ def _all_that_fit(
     return found, left_out
 
 
-def _named(study: Study) -> list[str]:
-    """The methods that the study names one by one."""
+def _named(study: Study, seen: Federation | None = None) -> Sequence[str]:
+    """The methods that the study names one by one; where it names none, those that suit the clients."""
+    if not study.methods and seen is not None:
+        return default_methods(seen)
     return [text for text in study.methods or () if text != ALL]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import polars as pl
@@ -114,16 +114,10 @@ class StudyFolder:
 
     def model(self, method: str, client: int | str, *, seed: int | None = None) -> Served:
         """The model that a client got from a method, ready to predict; by default with the first seed."""
-        name, number = _chosen(self.path, exportable(self.path)[0], method, seed)
-        run, _ = run_in(self.path, name, number, self.given)
-        return run.model_for(client)
+        return run_in(self.path, method, seed, self.given).run.model_for(client)
 
     def export(
-        self,
-        *clients: int | str,
-        method: str | None = None,
-        seed: int | None = None,
-        out: str | Path | None = None,
+        self, *clients: int | str, method: str | None = None, seed: int | None = None, out: str | Path | None = None
     ) -> dict[Path, StoredModel]:
         """Write clients' models, those of all where none is named, to folders that ``plures.load_model`` reads.
 
@@ -142,12 +136,12 @@ def export_models(
     given: StudyInputs = StudyInputs(),
 ) -> dict[Path, StoredModel]:
     """Models of some clients, or of all, written to folders: {folder: model}."""
-    settings, _ = exportable(folder)
-    name, number = _chosen(folder, settings, method, seed)
-    run, about = run_in(folder, name, number, given)
+    opened = run_in(folder, method, seed, given)
+    run = opened.run
     names = [_named(run, str(one)) for one in clients] or run.runner.everyone.names
-    target = folder / layout.MODELS / folder_name(name) / f"seed-{number}" if out is None else Path(out)
-    return {target / folder_name(one): save_model(run, one, target / folder_name(one), **about) for one in names}
+    own = folder / layout.MODELS / folder_name(opened.method) / f"seed-{run.runner.settings.seed}"
+    places = {one: (own if out is None else Path(out)) / folder_name(one) for one in names}
+    return {place: save_model(run, one, place, **opened.about) for one, place in places.items()}
 
 
 def exportable(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -159,12 +153,18 @@ def exportable(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return settings, unsaid
 
 
-def run_in(
-    folder: Path, method: str, seed: int | None, given: StudyInputs = StudyInputs()
-) -> tuple[Run, dict[str, Any]]:
-    """A run of a study as it ended, and what its models are to say of themselves."""
+class OpenedRun(NamedTuple):
+    """A run of a study as it ended, the label of its method, and what its models are to say of themselves."""
+
+    run: Run
+    method: str
+    about: dict[str, Any]
+
+
+def run_in(folder: Path, method: str | None, seed: int | None, given: StudyInputs = StudyInputs()) -> OpenedRun:
+    """A run of a study: by default the first of the leaderboard with the first seed."""
     settings, unsaid = exportable(folder)
-    seed = _seeds(settings)[0] if seed is None else seed
+    method, seed = _chosen(folder, settings, method, seed)
     place = layout.run_folder(folder, method, seed)
     done = read_done(place)
     lineage = {
@@ -186,7 +186,7 @@ def run_in(
     own = Settings(seed=seed, channels=tuple(given.channels) or study.all_channels(seen), **study.running)
     tuned = None if study.tune is None else text
     run = open_run(place, built, seen, unseen=unseen, settings=own, tuned=tuned)
-    return run, {**known, "lineage": lineage}
+    return OpenedRun(run, method, {**known, "lineage": lineage})
 
 
 def _at_hand(name: str, method: str, given: StudyInputs) -> bool:
@@ -218,13 +218,8 @@ def _text_of(folder: Path, study: Study, name: str) -> tuple[str, float]:
     return chosen.get(name, (name, study.plan.lr))
 
 
-def _seeds(settings: Mapping[str, Any]) -> list[int]:
-    return list(settings.get("seeds") or Study().seeds)
-
-
 def _chosen(folder: Path, settings: Mapping[str, Any], method: str | None, seed: int | None) -> tuple[str, int]:
-    """The run that is meant: by default the first of the leaderboard with the first seed."""
-    seeds = _seeds(settings)
+    seeds = list(settings.get("seeds") or Study().seeds)
     number = seeds[0] if seed is None else seed
     if number not in seeds:
         raise BadValue("seed", number, f"one of {', '.join(map(str, seeds))}")

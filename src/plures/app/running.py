@@ -39,11 +39,6 @@ class Listener:
     progress: Callable[[], AbstractContextManager[Tell | None]] = nullcontext
 
 
-def progress_listener(progress: Tell | None) -> Listener:
-    """A listener that is told how far a study is, and nothing else."""
-    return Listener(progress=lambda: nullcontext(progress))
-
-
 def run_study(
     study: Study,
     out: Path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -141,6 +142,6 @@ class Study(StudySection):
 
         The folder then has tables, a picture and a page, and can be opened again: ``plures.open_study(out)``.
         """
-        from plures.app.running import progress_listener, run_study
+        from plures.app.running import Listener, run_study
 
-        return run_study(self, Path(out), progress_listener(progress))
+        return run_study(self, Path(out), Listener(progress=lambda: nullcontext(progress)))

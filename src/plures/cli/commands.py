@@ -44,8 +44,7 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder for the results.
 
 @app.callback(invoke_without_command=True)
 def main(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
 ) -> None:
     """Set up what every command shares."""
     if version:
@@ -108,8 +107,7 @@ def resume_command(folder: Annotated[Path, typer.Argument(help="A run folder.")]
 
 @app.command("methods")
 def methods_command(
-    name: Annotated[str | None, typer.Argument(help="A method or personalizer.")] = None,
-    imports: Imports = None,
+    name: Annotated[str | None, typer.Argument(help="A method or personalizer.")] = None, imports: Imports = None
 ) -> None:
     """List methods and personalizers, or show one: formula, options, traffic, limits."""
     from plures.registry import METHODS, PERSONALIZERS

@@ -107,10 +107,7 @@ def data_list(
 
 @data_app.command("check")
 @takes_data
-def data_check(
-    context: typer.Context,
-    name: Name,
-) -> None:
+def data_check(context: typer.Context, name: Name) -> None:
     """Read data as a comparison would, and say everything that is wrong or odd about them."""
     part = data_part(context.params)
     if is_own(part.name):

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from plures.data import Federation
     from plures.data.tables import TableSummary
     from plures.registry import Entry, Registry
-    from plures.report.entries import Card
 
 
 def methods_table() -> Table:
@@ -141,13 +140,12 @@ def options_table(entry: Entry) -> Table | str:
 
 def method_page(entry: Entry) -> list[Any]:
     """Title, formula, options, traffic and limits of one entry."""
-    from plures.report.entries import card_of, small_digits
     from plures.report.options import formula_of, more_of
 
     more = more_of(entry)
     blocks: list[Any] = [Prose(f"{entry.title}: {entry.summary}"), "", Prose(formula_of(entry)), ""]
     blocks += [options_table(entry), *([Prose(more), ""] if more else [])]
-    blocks.append(_traffic(card_of(entry, small_digits())))
+    blocks.append(_traffic(entry))
     if entry.degree:
         blocks.append(f"degree of collaboration: {entry.degree} (plures tradeoff sweeps it)")
     blocks += [f"limit: {limit.text} -> {limit.same_served_as}" for limit in entry.limits]
@@ -197,8 +195,12 @@ def _folded(line: str, width: int) -> list[str]:
     return [*found, line]
 
 
-def _traffic(card: Card) -> str:
+def _traffic(entry: Entry) -> str:
     """Bytes per client in units of the model."""
-    around = f", around {card.base}" if card.base else ""
-    said = ", ".join(f"{name} {value:.2f}" for name, value in card.training.sizes.items())
+    from plures.report.entries import build_entry, small_digits
+
+    built = build_entry(entry, small_digits())
+    around = f", around {built.base}" if built.base else ""
+    training = next(phase for phase in built.runner.phases if phase.main)
+    said = ", ".join(f"{name} {value:.2f}" for name, value in built.sizes(training.method).items())
     return f"traffic per client, in model sizes{around}: {said}"

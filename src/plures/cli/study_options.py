@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 def study_options(
     methods: Annotated[
-        list[str] | None,
-        typer.Option("--method", "-m", help="A method, e.g. 'ditto:lam=0.5', or all; repeatable."),
+        list[str] | None, typer.Option("--method", "-m", help="A method, e.g. 'ditto:lam=0.5', or all; repeatable.")
     ] = None,
     data: DataOption = "digits",
     model: Annotated[str | None, typer.Option(help="A model, e.g. 'mlp:hidden=64x32'.")] = None,

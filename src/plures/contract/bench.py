@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -42,16 +42,20 @@ from plures.types import Model, Plan
 ROUNDS, COHORT = 3, 4
 CHUNKED, LONGER = "chunked:3", 5
 
-Build = Callable[[Model, Plan, Mapping[str, Any]], Method]
+FACTS = {"num_groups": 2, "num_domains": 2}
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked: a name, the registered entry and a way to build the method with options."""
+    """What is checked: a registered entry; a personalizer around the method called ``base``."""
 
-    name: str
     entry: Entry
-    build: Build
+    base: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a user types."""
+        return f"{self.base}|{self.entry.name}" if self.base else self.entry.name
 
     @property
     def model(self) -> Model:
@@ -61,37 +65,20 @@ class Subject:
     @staticmethod
     def method(entry: Entry) -> Subject:
         """A registered method."""
+        return Subject(entry)
 
-        def build(model: Model, plan: Plan, options: Mapping[str, Any]) -> Method:
-            method: Method = entry.factory(model, **_accepted(entry, plan, options))
-            return method
-
-        return Subject(entry.name, entry, build)
-
-    @staticmethod
-    def personalizer(entry: Entry, base: str) -> Subject:
-        """A registered personalizer around a method."""
-
-        def build(model: Model, plan: Plan, options: Mapping[str, Any]) -> Method:
-            inner = Subject.method(METHODS[base]).build(model, plan, {})
-            method: Method = entry.factory(inner, **_accepted(entry, plan, options))
-            return method
-
-        return Subject(f"{base}|{entry.name}", entry, build)
-
-
-FACTS = {"num_groups": 2, "num_domains": 2}
-
-
-def _accepted(entry: Entry, plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
-    known = {"plan": plan, **FACTS}
-    return {**{name: value for name, value in known.items() if name in entry.options}, **options}
+    def build(self, model: Model, plan: Plan, options: Mapping[str, Any]) -> Method:
+        """The method with options."""
+        inner = Subject(METHODS[self.base]).build(model, plan, {}) if self.base else model
+        known = {name: value for name, value in {"plan": plan, **FACTS}.items() if name in self.entry.options}
+        method: Method = self.entry.factory(inner, **{**known, **options})
+        return method
 
 
 def subjects() -> list[Subject]:
     """Every registered method, and every personalizer around the base it names, FedAvg by default."""
-    found = [Subject.method(entry) for entry in METHODS.values()]
-    return found + [Subject.personalizer(one, one.base or "fedavg") for one in PERSONALIZERS.values()]
+    methods = [Subject(one) for one in METHODS.values()]
+    return methods + [Subject(one, one.base or "fedavg") for one in PERSONALIZERS.values()]
 
 
 class Bench:
@@ -173,9 +160,7 @@ class Bench:
 
     def scores(self, *, seed: int) -> Any:
         """The scores of the last state of the base run; the key is for clients that learn when they are served."""
-        runner = replace(self.watched, key=root(seed))
-        setup = runner.scoring(runner.setup(runner.phases[-1]))
-        return score_everyone(runner, setup, self.base.state, None)
+        return score_everyone(replace(self.watched, key=root(seed)), self.base.state, None)
 
     def run(self, **changes: Any) -> Run:
         """A run on the awkward federation; see ``runner``."""
@@ -193,7 +178,8 @@ class Bench:
     ) -> Watched:
         """A runner on the awkward federation; ``changes`` are settings."""
         seen, unseen = worlds.awkward(junk=junk, order=order)
-        return self.on(method or self.method, seen, unseen, loss=loss, longer=longer, **changes)
+        found = self.on(method or self.method, seen, unseen, loss=loss, **changes)
+        return with_longer_padding(found, longer)
 
     def alone(self) -> Watched:
         """A runner on a federation of one client, whose functions are those of ``one_by_one``."""
@@ -208,7 +194,6 @@ class Bench:
         unseen: Federation | None,
         *,
         loss: Loss | None = None,
-        longer: int = 0,
         **changes: Any,
     ) -> Watched:
         """A runner on some federation."""
@@ -221,8 +206,7 @@ class Bench:
         )
         # Sizes of messages are the same in all runs, and tracing for them takes longer than a round.
         messages = self._messages if method.model is self.method.model else {}
-        found = Watched(**{one.name: getattr(ready, one.name) for one in fields(ready)}, messages=messages)
-        return with_longer_padding(found, longer)
+        return Watched.of(ready, messages=messages)
 
 
 def quiet(method: Method) -> Method:
@@ -243,20 +227,17 @@ def predictions(method: Method, federation: Federation, *, rounds: int) -> np.nd
     rounds = rounds + prelude_rounds(method)
     settings = Settings(rounds=rounds, executor="vectorized", eval_every=rounds)
     ready = prepare(quiet(method), federation, settings=settings)
-    runner = Watched(
-        **{one.name: getattr(ready, one.name) for one in fields(ready)}, scored=False, messages=NOBODY_ASKS
-    )
+    runner = Watched.of(ready, scored=False, messages=NOBODY_ASKS)
     done = runner.run()
     probes = np.asarray(jax.random.normal(jax.random.key(7), (5, *federation.shape)))
-    clients = runner.clients(done.state, done.state.private)
+    clients = runner.clients(done.state)
     setup = runner.setup(runner.phases[-1])
     return np.asarray(evaluate.predictions(setup, runner.arrays, done.state.server, clients, probes))
 
 
 def served_models(runner: Runner, state: State) -> Any:
     """What every client is served in the last phase of a run, stacked."""
-    setup = runner.scoring(runner.setup(runner.phases[-1]))
-    return score_everyone(runner, setup, state, None, evaluate.served_to_all)
+    return score_everyone(runner, state, None, evaluate.served_to_all)
 
 
 class Stopped(Exception):

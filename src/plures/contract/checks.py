@@ -38,9 +38,10 @@ from plures.registry import METHODS
 LIMIT_ROUNDS = 3
 
 Table = Mapping[str, Mapping[str, int]]
+Arrays = Mapping[str, np.ndarray]
 
 
-def _same(what: str, ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], *, atol: float) -> None:
+def _same(what: str, ours: Arrays, theirs: Arrays, *, atol: float) -> None:
     if ours.keys() != theirs.keys():
         raise ContractBroken(f"{what}: other things came out: {sorted(ours.keys() ^ theirs.keys())[:3]}")
     for name, values in ours.items():
@@ -63,7 +64,7 @@ def executors_agree(bench: Bench) -> None:
     _same(f"vectorized against {CHUNKED}", expected, chunked, atol=1e-6)
 
 
-def _alike(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> bool:
+def _alike(ours: Arrays, theirs: Arrays) -> bool:
     return ours.keys() == theirs.keys() and all(
         np.allclose(ours[name], theirs[name], atol=1e-6, rtol=1e-6, equal_nan=True) for name in ours
     )
@@ -118,13 +119,11 @@ def idle_clients_keep_their_rows(bench: Bench) -> None:
     wanted = len(before.visits) if runner.phases[phase].everyone else COHORT
     if len(idle) != len(before.visits) - wanted:
         raise ContractBroken(f"{len(before.visits) - len(idle)} clients took part in a round of {wanted}")
-    rows = [_rows(state.private, idle) for state in (before, after)]
-    _same("private rows of clients outside the cohort", rows[0], rows[1], atol=0.0)
-
-
-def _rows(private: object, idle: np.ndarray) -> dict[str, np.ndarray]:
-    leaves = [np.asarray(leaf)[idle] for leaf in jax.tree.leaves(private)]
-    return dict(zip(tree.paths(private), leaves, strict=True))
+    rows = [
+        {name: np.asarray(leaf)[idle] for name, leaf in tree.named(state.private).items()}
+        for state in (before, after)
+    ]
+    _same("private rows of clients outside the cohort", *rows, atol=0.0)
 
 
 def padding_does_not_matter(bench: Bench) -> None:
@@ -166,7 +165,7 @@ def numbers_stay_finite(bench: Bench) -> None:
     _all_finite("with a single client", outcome(alone.run()))
 
 
-def _all_finite(when: str, found: Mapping[str, np.ndarray]) -> None:
+def _all_finite(when: str, found: Arrays) -> None:
     for name, values in found.items():
         if np.asarray(values).dtype.kind == "f" and not np.isfinite(values).all():
             raise ContractBroken(f"{when} '{name}' is not finite")
@@ -203,8 +202,7 @@ def variances_stay_positive(bench: Bench) -> None:
         return
     last = [one.state for one in runner.stops_seen if one.phase == len(runner.phases) - 1]
     for state in (last[0], last[-1]):
-        served = served_models(runner, state)
-        for name, values in zip(tree.paths(served), jax.tree.leaves(served), strict=True):
+        for name, values in tree.named(served_models(runner, state)).items():
             if "stats/" in name and name.endswith("/var") and not (np.asarray(values) > 0).all():
                 raise ContractBroken(f"a running variance is {np.min(values):.3g} ('{name}')")
 
@@ -224,7 +222,7 @@ def limits_hold(bench: Bench) -> None:
     for limit in bench.subject.entry.limits:
         federation = worlds.limit_world(limit.world)
         facts = {k: v for k, v in federation.facts.items() if k in bench.subject.entry.options}
-        subject = Subject.personalizer(bench.subject.entry, limit.base) if limit.base else bench.subject
+        subject = Subject(bench.subject.entry, limit.base) if limit.base else bench.subject
         ours = subject.build(subject.model, worlds.FULL_BATCH, {**facts, **limit.options})
         found = predictions(ours, federation, rounds=LIMIT_ROUNDS)
         options = tuple(sorted(limit.its_options.items()))
@@ -239,7 +237,7 @@ def limits_hold(bench: Bench) -> None:
 def _reference(name: str, options: tuple[tuple[str, Any], ...], parts: bool, norm: bool, world: str) -> np.ndarray:
     """What the method at the other end of a limit predicts: many have FedAvg or training alone there."""
     model = worlds.model(parts=parts, norm=norm)
-    method = Subject.method(METHODS[name]).build(model, worlds.FULL_BATCH, dict(options))
+    method = Subject(METHODS[name]).build(model, worlds.FULL_BATCH, dict(options))
     return predictions(method, worlds.limit_world(world), rounds=LIMIT_ROUNDS)
 
 

@@ -75,15 +75,13 @@ def trained_is_what_training_ended_with(bench: Bench) -> None:
 
 def _of_everyone(bench: Bench, one: Any, *, with_unseen: bool) -> Any:
     """What is seen of every client at the end of a run, on the host."""
-    run = bench.base
-    runner = run.runner
-    setup = runner.scoring(runner.setup(runner.phases[-1]))
+    run, runner = bench.base, bench.base.runner
     number = runner.everyone.num_clients if with_unseen else runner.num_seen
 
     def measure(setup: Setup, arrays: Arrays, server: Tree, clients: Client) -> Any:
         return measure_all(one, setup, arrays, server, tree.at(clients, slice(0, number)))
 
-    return score_everyone(runner, setup, run.state, run.store, measure)
+    return score_everyone(runner, run.state, run.store, measure)
 
 
 def _views_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> ViewsOfClient:
@@ -111,7 +109,7 @@ def _trained_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> 
 
 def _check_common(seen: ViewsOfClient) -> None:
     """All clients agree, and every model that they agree on is one of those in the offer."""
-    for name, values in zip(tree.paths(seen.common), jax.tree.leaves(seen.common), strict=True):
+    for name, values in tree.named(seen.common).items():
         if not np.allclose(values, values[:1], rtol=CLOSE, atol=CLOSE, equal_nan=True):
             raise ContractBroken(f"views.common is not one model for all: '{name}' differs between clients")
     for index in range(len(jax.tree.leaves(seen.common)[0]) if jax.tree.leaves(seen.common) else 0):
@@ -143,8 +141,7 @@ def _check_clusters(bench: Bench, assigned: Info, facts: Mapping[str, np.ndarray
     more = bench.subject.entry.name in PERSONALIZERS or jax.tree.leaves(bench.base.state.private)
     if not method.traits.num_clusters or more:
         return
-    served = served_models(bench.base.runner, bench.base.state)
-    for name, values in zip(tree.paths(served), jax.tree.leaves(served), strict=True):
+    for name, values in tree.named(served_models(bench.base.runner, bench.base.state)).items():
         for one in set(cluster.tolist()):
             own = np.asarray(values)[cluster == one]
             if not np.allclose(own, own[:1], rtol=CLOSE, atol=CLOSE, equal_nan=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -40,6 +40,11 @@ class Watched(Runner):
     entries: dict[int, State] = field(default_factory=dict)  # the state with which each phase begins
     stops_seen: list[Stop] = field(default_factory=list)
     messages: dict[int, Traffic] = field(default_factory=dict)
+
+    @staticmethod
+    def of(runner: Runner, **own: Any) -> Watched:
+        """The same runner, watched."""
+        return Watched(**{one.name: getattr(runner, one.name) for one in fields(runner)}, **own)
 
     def traffic(self, method: Method) -> Traffic:
         """Bytes of each message of one client, found once for all runners that share ``messages``."""
@@ -103,8 +108,7 @@ def with_longer_padding(runner: Watched, extra: int) -> Watched:
     """The same runner with longer padding."""
     if not extra:
         return runner
-    most = runner.layout.capacity
-    raised = (most[0] + extra, most[1] + extra, most[2] + extra)
+    raised = tuple(most + extra for most in runner.layout.capacity)
     return replace(runner, layout=replace(runner.layout, capacity=raised))
 
 
@@ -130,12 +134,9 @@ def _scores(record: Record) -> dict[str, np.ndarray]:
 
 def flat(state: State) -> dict[str, np.ndarray]:
     """The leaves of a state by name, on the host."""
-    leaves = [plain(leaf) for leaf in jax.tree.leaves(state)]
-    return dict(zip(tree.paths(state), leaves, strict=True))
+    return {name: plain(leaf) for name, leaf in tree.named(state).items()}
 
 
 def plain(leaf: Any) -> np.ndarray:
     """An array, or the numbers of a key, on the host."""
-    if tree.is_key(leaf):
-        leaf = jax.random.key_data(leaf)
-    return np.asarray(leaf)
+    return np.asarray(tree.plain(leaf))

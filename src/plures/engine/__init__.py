@@ -4,7 +4,6 @@ from plures.engine.attackers import AttackSummary
 from plures.engine.cohort import Everyone, Uniform, Weighted
 from plures.engine.executors import Executor, chunked, one_by_one, vectorized
 from plures.engine.progress import Progress
-from plures.engine.replay import follow
 from plures.engine.result import Run, Served
 from plures.engine.round import Family
 from plures.engine.runner import Runner, prepare, run
@@ -26,7 +25,6 @@ __all__ = [
     "Uniform",
     "Weighted",
     "chunked",
-    "follow",
     "newcomers",
     "one_by_one",
     "prepare",

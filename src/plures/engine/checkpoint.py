@@ -9,12 +9,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
@@ -24,6 +23,9 @@ from plures.engine.identity import Identity
 from plures.engine.record import Record, Scores, Visits
 from plures.engine.state import State
 from plures.errors import BadFile
+
+if TYPE_CHECKING:
+    import polars as pl
 
 VERSION = 2
 OLD_PARTS = ("seed", "clients", "data")
@@ -97,11 +99,11 @@ def load(path: Path, template: Any) -> tuple[State, Record]:
         raise BadFile(f"{path} is damaged: {error}") from error
     if (path / "rows-0.bin").exists():
         template = template._replace(private=())
-    names, leaves = tree.paths(template), jax.tree.leaves(template)
-    missing = [name for name in names if name not in arrays]
-    if missing or len(names) != len(arrays):
-        raise BadFile(f"{path} was written by another method or model (it has no '{(missing or names)[0]}')")
-    found = [_restored(arrays[name], leaf) for name, leaf in zip(names, leaves, strict=True)]
+    wanted = tree.named(template)
+    missing = [name for name in wanted if name not in arrays]
+    if missing or len(wanted) != len(arrays):
+        raise BadFile(f"{path} was written by another method or model (it has no '{[*missing, *wanted][0]}')")
+    found = [_restored(arrays[name], leaf) for name, leaf in wanted.items()]
     return jax.tree.unflatten(jax.tree.structure(template), found), _read_record(path)
 
 
@@ -113,20 +115,13 @@ def restore_rows(path: Path, folder: Path) -> None:
 
 
 def _arrays(state: State) -> dict[str, np.ndarray]:
-    leaves = [_plain(leaf) for leaf in jax.tree.leaves(state)]
-    return dict(zip(tree.paths(state), leaves, strict=True))
-
-
-def _plain(leaf: Any) -> np.ndarray:
-    return np.array(jax.random.key_data(leaf) if tree.is_key(leaf) else leaf, order="C")
+    return {name: np.array(tree.plain(leaf), order="C") for name, leaf in tree.named(state).items()}
 
 
 def _restored(array: np.ndarray, like: Any) -> Any:
-    if tree.is_key(like):
-        return jax.random.wrap_key_data(jnp.asarray(array))
-    if array.shape != like.shape or array.dtype != like.dtype:
+    if not tree.is_key(like) and (array.shape != like.shape or array.dtype != like.dtype):
         raise BadFile(f"a checkpointed array is {array.dtype}{array.shape}, wanted {like.dtype}{like.shape}")
-    return jnp.asarray(array)
+    return tree.from_plain(array, like)
 
 
 def _write_record(folder: Path, record: Record) -> None:
@@ -142,24 +137,20 @@ def _read_record(folder: Path) -> Record:
     import polars as pl
 
     try:
-        return _record_in(folder)
+        blocks = list(_scores_in(pl.read_parquet(folder / "scores.parquet")))
+        info = tuple(pl.read_parquet(folder / "info.parquet").iter_rows())
+        past = json.loads((folder / "past.json").read_text())
+        return Record(tuple(blocks), info, tuple(_visits(_renamed(one)) for one in past))
     except (OSError, ValueError, KeyError, TypeError, StopIteration, pl.exceptions.PolarsError) as error:
         raise BadFile(f"the record in {folder} is damaged: {error}") from error
 
 
-def _record_in(folder: Path) -> Record:
-    import polars as pl
-
-    scores = pl.read_parquet(folder / "scores.parquet")
-    blocks = []
+def _scores_in(scores: pl.DataFrame) -> Iterator[Scores]:
     for (round_, kind, split), part in scores.group_by(["round", "kind", "split"], maintain_order=True):
         by_metric = {str(name): one for (name,), one in part.group_by(["metric"], maintain_order=True)}
         uid = next(iter(by_metric.values()))["uid"].to_numpy()
         metrics = {name: one["value"].to_numpy() for name, one in by_metric.items()}
-        blocks.append(Scores(int(str(round_)), str(kind), str(split), uid, metrics))
-    info = tuple(pl.read_parquet(folder / "info.parquet").iter_rows())
-    past = json.loads((folder / "past.json").read_text())
-    return Record(tuple(blocks), info, tuple(_visits(_renamed(one)) for one in past))
+        yield Scores(int(str(round_)), str(kind), str(split), uid, metrics)
 
 
 def _visits(found: dict[str, Any]) -> Visits:

@@ -37,16 +37,14 @@ class Place(NamedTuple):
 class RowLayout:
     """Static facts: the most rows any client has per split, and whether all have equally many."""
 
-    capacity: tuple[int, int, int]
-    equal: tuple[bool, bool, bool]
+    capacity: tuple[int, ...]
+    equal: tuple[bool, ...]
 
 
 def layout_of(federation: Federation) -> RowLayout:
     """The static facts of a federation."""
     most, least = federation.count.max(0), federation.count.min(0)
-    high = (int(most[0]), int(most[1]), int(most[2]))
-    same = most == least
-    return RowLayout(high, (bool(same[0]), bool(same[1]), bool(same[2])))
+    return RowLayout(tuple(most.tolist()), tuple((most == least).tolist()))
 
 
 def on_device(federation: Federation) -> tuple[Arrays, Place]:

@@ -27,14 +27,20 @@ class Everyone:
 
 
 @dataclass(frozen=True)
-class Uniform:
-    """``number`` clients, each set equally likely (Floyd's algorithm: work grows with the cohort alone)."""
+class Drawn:
+    """``number`` clients."""
 
     number: int
 
     def size(self, num_clients: int) -> int:
         """How many clients a round has."""
-        return _checked(self.number, num_clients)
+        if not 1 <= self.number <= num_clients:
+            raise BadValue("cohort", self.number, f"between 1 and {num_clients}, the number of clients")
+        return self.number
+
+
+class Uniform(Drawn):
+    """``number`` clients, each set equally likely (Floyd's algorithm: work grows with the cohort alone)."""
 
     def draw(self, key: Key, sizes: Array) -> Array:
         """The uids of one round."""
@@ -49,15 +55,8 @@ class Uniform:
         return jnp.sort(jax.lax.fori_loop(0, self.number, pick, jnp.full(self.number, -1)))
 
 
-@dataclass(frozen=True)
-class Weighted:
+class Weighted(Drawn):
     """``number`` distinct clients, drawn one after another in proportion to their training rows."""
-
-    number: int
-
-    def size(self, num_clients: int) -> int:
-        """How many clients a round has."""
-        return _checked(self.number, num_clients)
 
     def draw(self, key: Key, sizes: Array) -> Array:
         """The uids of one round (Gumbel top-k)."""
@@ -89,9 +88,3 @@ def cohort(given: Cohort | int | str | None) -> Cohort:
     if not isinstance(given, Everyone | Uniform | Weighted):
         raise BadValue("cohort", given, "'all', a number of clients, or 'weighted:NUMBER'")
     return given
-
-
-def _checked(number: int, num_clients: int) -> int:
-    if not 1 <= number <= num_clients:
-        raise BadValue("cohort", number, f"between 1 and {num_clients}, the number of clients")
-    return number

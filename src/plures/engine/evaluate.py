@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ from plures.engine.executors import ClientFunction
 from plures.engine.round import Client, Setup, private_of
 from plures.keys import Purpose, derive
 from plures.local import outputs_of
-from plures.types import Tree
+from plures.types import Batch, Tree
 
 Scores = dict[str, dict[str, dict[str, Array]]]
 """kind ("personal", "global") -> split ("valid", "test") -> metric -> one number per client.
@@ -56,13 +56,11 @@ def _compiled(one: ClientFunction, setup: Setup, arrays: Arrays, server: Tree, c
 
 def losses_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> dict[str, Array]:
     """One client's losses, row by row."""
-    method, served = setup.method, serve_one(setup, arrays, server, client)
-    found = {}
-    for name, split in (("valid", VALID), ("test", TEST)):
-        own = rows(setup.layout, arrays, client.place, split)
-        outputs, batch = outputs_of(method.predict, served, own), own.all()
-        found[name] = jnp.where(batch.mask, method.model.loss(outputs, batch.y), jnp.nan)
-    return found
+    loss, served = setup.method.model.loss, serve_one(setup, arrays, server, client)
+    return {
+        name: jnp.where(batch.mask, loss(outputs, batch.y), jnp.nan)
+        for name, outputs, batch in _predicted(setup, arrays, client, served)
+    }
 
 
 @jax.jit
@@ -122,10 +120,15 @@ def _facts(setup: Setup, arrays: Arrays, server: Tree, client: Client, served: T
 
 
 def _metrics(setup: Setup, arrays: Arrays, client: Client, served: Tree) -> dict[str, dict[str, Array]]:
-    method = setup.method
-    found = {}
+    metrics = setup.method.model.metrics.items()
+    return {
+        name: {metric: of(outputs, batch.y, batch.mask) for metric, of in metrics}
+        for name, outputs, batch in _predicted(setup, arrays, client, served)
+    }
+
+
+def _predicted(setup: Setup, arrays: Arrays, client: Client, served: Tree) -> Iterator[tuple[str, Array, Batch]]:
+    """(split, outputs, rows) of the client's valid rows, then of its test rows."""
     for name, split in (("valid", VALID), ("test", TEST)):
         own = rows(setup.layout, arrays, client.place, split)
-        outputs, batch = outputs_of(method.predict, served, own), own.all()
-        found[name] = {metric: of(outputs, batch.y, batch.mask) for metric, of in method.model.metrics.items()}
-    return found
+        yield name, outputs_of(setup.method.predict, served, own), own.all()

@@ -36,14 +36,7 @@ class Executor:
         """Whether clients run in a Python loop."""
         return self.size == 0
 
-    def run(
-        self,
-        function: ClientFunction,
-        setup: Any,
-        arrays: Arrays,
-        server: Tree,
-        clients: Any,
-    ) -> Tree:
+    def run(self, function: ClientFunction, setup: Any, arrays: Arrays, server: Tree, clients: Any) -> Tree:
         """The function's results for all clients, stacked on axis 0."""
         if self.on_host:
             return _one_by_one(function, setup, arrays, server, clients)

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,12 +28,13 @@ import plures
 from plures.data.federation import Federation
 from plures.engine import cohort as cohorts
 from plures.engine.attackers import attackers_among, attacks_in, bind_attacks, spoil_data
-from plures.engine.clients import TRAIN, VALID, layout_of, on_device, rows, with_unseen
+from plures.engine.clients import layout_of, on_device, view, with_unseen
+from plures.engine.phases import methods_of
 from plures.engine.settings import Settings
 from plures.errors import BadFile
-from plures.method import Channel, Method, phases_of
+from plures.method import Channel, Method
 from plures.recipe import describe, recipe_of
-from plures.tree import at, is_key
+from plures.tree import at, plain
 from plures.types import Data, Tree
 
 NOT_COMPUTING = ("advise", "app", "cli", "contract", "report", "study")
@@ -77,10 +79,8 @@ def _apart(before: str, now: str) -> str:
     """Two long texts from where they begin to differ."""
     if max(len(before), len(now)) <= LONGEST:
         return f"{before}, not {now}"
-    first = next(
-        (i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now))
-    )
-    start = max(0, before.rfind(" ", 0, first) + 1)
+    first = next((i for i, (a, b) in enumerate(zip_longest(before, now)) if a != b), len(now))
+    start = before.rfind(" ", 0, first) + 1
     return f"{_cut(before, start)}, not {_cut(now, start)}"
 
 
@@ -162,21 +162,6 @@ def _shape(shape: tuple[int, ...], dtype: Any) -> Any:
     return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
 
 
-@dataclass(frozen=True)
-class _Shapes:
-    """The shapes of what passes between the functions of one method, for one client."""
-
-    key: Any
-    uid: Any
-    data: Data
-    server: Tree
-    num_clients: int
-
-    def stacked(self, tree: Tree) -> Tree:
-        """The shapes of the same for all clients."""
-        return jax.tree.map(lambda leaf: _shape((self.num_clients, *leaf.shape), leaf.dtype), tree)
-
-
 def _programs(
     method: Method, federation: Federation, channels: tuple[Channel, ...]
 ) -> Iterator[tuple[str, ClosedJaxpr]]:
@@ -184,8 +169,7 @@ def _programs(
     key, uid = jax.eval_shape(lambda: (jax.random.key(0), jnp.zeros((), jnp.int32)))
     data = _client(federation)
     number, before = federation.num_clients, None
-    for index, phase in enumerate(phases_of(method)):
-        one: Method = phase.method  # type: ignore[assignment]
+    for index, (phase, one) in enumerate(zip(method.phases, methods_of(method), strict=True)):
         start = partial(_start, one, number)
         yield f"{index} start", jax.make_jaxpr(start)(key)
         server = jax.eval_shape(start, key)
@@ -193,7 +177,7 @@ def _programs(
             yield f"{index} hand_over", jax.make_jaxpr(phase.hand_over)(key, server, before)
             server = jax.eval_shape(phase.hand_over, key, server, before)
         before = server
-        for name, function, arguments in _calls(one, _Shapes(key, uid, data, server, number), channels):
+        for name, function, arguments in _calls(one, (key, uid, data, server), number, channels):
             yield f"{index} {name}", jax.make_jaxpr(function)(*arguments)
     outputs = jax.eval_shape(method.model.apply, jax.eval_shape(method.model.init, key), data.train.all().x)
     batch = jax.eval_shape(lambda: data.train.all())
@@ -208,27 +192,27 @@ def _start(method: Method, num_clients: int, key: Any) -> Tree:
 def _client(federation: Federation) -> Data:
     """The first client's data as a method sees them."""
     arrays, places = on_device(federation)
-    layout, first = layout_of(federation), at(places, 0)
-    return Data(
-        rows(layout, arrays, first, TRAIN),
-        rows(layout, arrays, first, VALID),
-        domain=first.domain,
-        group=first.group,
-    )
+    return view(layout_of(federation), arrays, at(places, 0))
 
 
 Call: TypeAlias = tuple[str, Callable[..., Any], tuple[Any, ...]]
 
 
-def _calls(method: Method, shapes: _Shapes, channels: tuple[Channel, ...]) -> Iterator[Call]:
-    """(name, function, shapes of its arguments) of all that a method computes in one phase."""
-    key, uid, data, server = shapes.key, shapes.uid, shapes.data, shapes.server
+def _calls(
+    method: Method, shapes: tuple[Any, Any, Data, Tree], num_clients: int, channels: tuple[Channel, ...]
+) -> Iterator[Call]:
+    """(name, function, shapes of its arguments) of all that a method computes in one phase, for one client.
+
+    ``shapes`` are those of a key, of a uid, of the client's data and of the server state.
+    """
+    key, uid, data, server = shapes
     download, offer = jax.eval_shape(method.send, server, uid), jax.eval_shape(method.offered, server, uid)
     private = jax.eval_shape(method.join, key, offer)
     upload, _, _ = jax.eval_shape(method.train, key, download, private, data)
     served = jax.eval_shape(method.serve, key, offer, private, data)
-    weight, uids = _shape((shapes.num_clients,), jnp.float32), shapes.stacked(uid)
-    uploads = shapes.stacked(upload)
+    uploads, weight, uids = jax.tree.map(
+        lambda leaf: _shape((num_clients, *leaf.shape), leaf.dtype), (upload, _shape((), jnp.float32), uid)
+    )
     views, traits = method.views, method.traits
     known: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "send": (method.send, (server, uid)),
@@ -254,8 +238,7 @@ def _calls(method: Method, shapes: _Shapes, channels: tuple[Channel, ...]) -> It
 def _values(method: Method) -> Iterator[tuple[str, Any]]:
     """What is not computed: traits, what is better, how many rounds and who takes part in phases."""
     yield "score", (method.model.score, method.model.higher_is_better)
-    for index, phase in enumerate(phases_of(method)):
-        one: Method = phase.method  # type: ignore[assignment]
+    for index, (phase, one) in enumerate(zip(method.phases, methods_of(method), strict=True)):
         yield f"{index} played", (phase.rounds, phase.everyone)
         yield f"{index} traits", [v for f in fields(one.traits) if not callable(v := getattr(one.traits, f.name))]
 
@@ -271,7 +254,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 def _constants(program: ClosedJaxpr) -> Iterator[bytes]:
     for value in program.consts:
-        yield np.asarray(jax.random.key_data(value) if is_key(value) else value).tobytes()
+        yield np.asarray(plain(value)).tobytes()
     for equation in program.jaxpr.eqns:
         for value in jax.tree.leaves(
             list(equation.params.values()), is_leaf=lambda one: not isinstance(one, list | tuple)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from plures import tree
 from plures.data.federation import Federation
@@ -21,12 +21,13 @@ from plures.engine.cohort import Everyone
 from plures.engine.executors import Executor
 from plures.engine.identity import Identity, identify_laid_out
 from plures.engine.phases import Span, methods_of, spans_of
+from plures.engine.private_rows import DiskStore
 from plures.engine.progress import Progress
 from plures.engine.record import Visits
 from plures.engine.round import Client, Family, Setup
 from plures.engine.rounds import clients_at
 from plures.engine.settings import Settings
-from plures.engine.state import State, first_state, next_state
+from plures.engine.state import State, server_shape
 from plures.engine.traffic import Traffic, traffic_of
 from plures.method import Method
 from plures.types import Key, Tree
@@ -107,7 +108,9 @@ class Prepared:
     def traffic(self, method: Method) -> Traffic:
         """Bytes of each message of one client."""
         if method not in self._traffic:
-            self._traffic[method] = self._traffic_of(method)
+            place = tree.at(self.places, 0)
+            both = (rows(self.layout, self.arrays, place, TRAIN), rows(self.layout, self.arrays, place, VALID))
+            self._traffic[method] = traffic_of(method, self._server_shape(method), both)
         return self._traffic[method]
 
     @cached_property
@@ -115,20 +118,12 @@ class Prepared:
         """What was found before: a method is traced for it, which takes longer than a small round."""
         return {}
 
-    def _traffic_of(self, method: Method) -> Traffic:
-        server = self._server_shape(method)
-        place = tree.at(self.places, 0)
-        both = (rows(self.layout, self.arrays, place, TRAIN), rows(self.layout, self.arrays, place, VALID))
-        return traffic_of(method, server, both)
-
     def _server_shape(self, method: Method) -> Tree:
         """The shapes of a method's server state, as handed over where another phase comes first."""
         chain = [span for span in self.phases if span.method is method]
         if not chain:
             return jax.eval_shape(lambda: method.start(self.key, self.num_seen))
-        upto = self.phases[: self.phases.index(chain[0]) + 1]
-        first = partial(first_state, upto[0].method, self.key, self.num_seen, with_rows=False)
-        return jax.eval_shape(lambda: state_entered(upto, self.key, first(), with_rows=False)).server
+        return server_shape(self.phases[: self.phases.index(chain[0]) + 1], self.num_seen)
 
     def visits(self, span: Span, state: State) -> Visits:
         """Who took part in a phase, with the bytes of a message."""
@@ -138,14 +133,11 @@ class Prepared:
         visits, exchanges = (np.asarray(one, np.int64) for one in (state.visits, state.exchanges))
         return Visits(name, played, visits, exchanges, traffic.join, traffic.down, traffic.up, traffic.answer)
 
-    def clients(self, state: State, private: Tree, chosen: Array | slice = slice(None)) -> Client:
-        """Clients of a stacked private tree as the executor wants them."""
-        places = tree.at(self.places, chosen)
-        return clients_at(places, private, state.visits, state.round, self.key)
-
-
-def state_entered(spans: list[Span], key: Key, state: State, *, with_rows: bool) -> State:
-    """The state with which the last phase of some begins, given that of the first."""
-    for span in spans[1:]:
-        state = next_state(span, key, state, with_rows=with_rows)
-    return state
+    def clients(self, state: State, store: DiskStore | None = None, uids: np.ndarray | None = None) -> Client:
+        """Clients, all by default, as the executor wants them; unseen ones have not joined, whatever row they are given."""
+        uids = np.arange(self.everyone.num_clients) if uids is None else uids
+        known = uids < self.num_seen
+        rows = np.where(known, uids, 0)
+        private = tree.at(state.private, rows) if store is None else store.get(rows)
+        visits = jnp.where(known, state.visits[rows], 0)
+        return clients_at(tree.at(self.places, uids), private, visits, state.round, self.key)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from plures import tree
@@ -18,7 +17,7 @@ class DiskStore:
     def __init__(self, folder: Path, shape: Tree, num_clients: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._shape = shape
-        leaves = [jax.eval_shape(_stored, leaf) for leaf in jax.tree.leaves(shape)]
+        leaves = [jax.eval_shape(tree.plain, leaf) for leaf in jax.tree.leaves(shape)]
         self.files = [folder / f"rows-{i}.bin" for i in range(len(leaves))]
         self._tables = [
             np.memmap(file, leaf.dtype, "r+" if file.exists() else "w+", shape=(num_clients, *leaf.shape))
@@ -27,25 +26,16 @@ class DiskStore:
 
     def get(self, rows: np.ndarray) -> Tree:
         """The private states of some clients, stacked."""
-        found = [jnp.asarray(table[rows]) for table in self._tables]
         leaves, structure = jax.tree.flatten(self._shape)
-        keyed = [
-            jax.random.wrap_key_data(one) if tree.is_key(leaf) else one
-            for one, leaf in zip(found, leaves, strict=True)
-        ]
-        return jax.tree.unflatten(structure, keyed)
+        found = [tree.from_plain(table[rows], leaf) for table, leaf in zip(self._tables, leaves, strict=True)]
+        return jax.tree.unflatten(structure, found)
 
     def put(self, rows: np.ndarray, private: Tree) -> None:
         """Replace the private states of some clients."""
         for table, leaf in zip(self._tables, jax.tree.leaves(private), strict=True):
-            table[rows] = np.asarray(_stored(leaf))
+            table[rows] = np.asarray(tree.plain(leaf))
 
     def flush(self) -> None:
         """Write everything to the files."""
         for table in self._tables:
             table.flush()
-
-
-def _stored(leaf: jax.Array) -> jax.Array:
-    """A leaf as it lies in a file: keys as the numbers they are made of."""
-    return jax.random.key_data(leaf) if tree.is_key(leaf) else leaf

@@ -103,16 +103,9 @@ class Record:
 
         schema: dict[Any, Any] = {name: getattr(pl, kind) for name, kind in ROW.items()}
         parts = [
-            pl.DataFrame({"uid": one.uid, "value": values})
-            .select(
-                pl.lit(one.round).alias("round"),
-                "uid",
-                pl.lit(one.split).alias("split"),
-                pl.lit(one.kind).alias("kind"),
-                pl.lit(name).alias("metric"),
-                "value",
+            pl.DataFrame(dict(zip(ROW, (one.round, one.uid, one.split, one.kind, name, values), strict=True))).cast(
+                schema
             )
-            .cast(schema)
             for one in self.scores
             for name, values in one.metrics.items()
         ]

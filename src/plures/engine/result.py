@@ -99,10 +99,9 @@ class Run:
 
         Every client is served anew, all of them in one pass.
         """
-        runner = self.runner
-        setup = runner.scoring(runner.setup(runner.phases[-1]))
-        found = score_everyone(runner, setup, self.state, self.store, row_losses)
-        sizes = {"valid": runner.everyone.count[:, VALID], "test": runner.everyone.count[:, TEST]}
+        found = score_everyone(self.runner, self.state, self.store, row_losses)
+        count = self.runner.everyone.count
+        sizes = {"valid": count[:, VALID], "test": count[:, TEST]}
         return {
             split: [np.asarray(row[:number], float) for row, number in zip(found[split], counts, strict=True)]
             for split, counts in sizes.items()
@@ -116,14 +115,8 @@ class Run:
         uid = runner.everyone.names.index(client) if isinstance(client, str) else client
         if not 0 <= uid < runner.everyone.num_clients:
             raise BadValue("uid", uid, f"between 0 and {runner.everyone.num_clients - 1}")
+        one = tree.at(runner.clients(state, self.store, np.array([uid])), 0)
         setup = runner.setup(runner.phases[-1])
-        known = uid < runner.num_seen
-        table = self.store.get(np.array([uid if known else 0])) if self.store else None
-        private = table if table is not None else tree.at(state.private, slice(uid, uid + 1))
-        if not known and table is None:
-            private = tree.zeros_like(tree.at(state.private, slice(0, 1)))
-        visits = state.visits[uid : uid + 1] if known else jnp.zeros(1, jnp.int32)
-        one = tree.at(runner.clients(state._replace(visits=visits), private, slice(uid, uid + 1)), 0)
         return Served(served(setup, runner.arrays, state.server, one), runner.method.predict)
 
     def _visits(self) -> list[Any]:

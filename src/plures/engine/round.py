@@ -88,7 +88,8 @@ def one_round(
         server, cohort, _ = carry
         uploads, private, info = executor.run(train_one, setup, arrays, server, cohort)
         weights = cohort.place.sizes[:, TRAIN].astype(float)
-        server = _merge(setup, server, uploads, weights, cohort.place.uid, _channel_key(key, round_, number))
+        key_channel = jax.random.fold_in(derive(key, Purpose.CHANNEL, round_), number)
+        server = _merge(setup, server, uploads, weights, cohort.place.uid, key_channel)
         return server, joined(cohort, private), info
 
     server, cohort, info = _exchanged(setup, exchanges, exchange, (server, cohort, {}))
@@ -96,10 +97,6 @@ def one_round(
         private = executor.run(settle_one, setup, arrays, server, cohort)
         cohort = cohort._replace(private=private)
     return server, cohort.private, info, exchanges
-
-
-def _channel_key(key: Key, round_: Array, number: Array | int) -> Key:
-    return jax.random.fold_in(derive(key, Purpose.CHANNEL, round_), number)
 
 
 def _merge(setup: Setup, server: Tree, uploads: Tree, weights: Array, uids: Array, key: Key) -> Tree:

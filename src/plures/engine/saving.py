@@ -9,10 +9,10 @@ import jax
 
 from plures.engine import checkpoint
 from plures.engine.phases import Span
-from plures.engine.prepared import Prepared, state_entered
+from plures.engine.prepared import Prepared
 from plures.engine.private_rows import DiskStore
 from plures.engine.record import Record
-from plures.engine.state import State, first_state, private_shape
+from plures.engine.state import State, first_state, private_shape, state_entered
 from plures.errors import BadValue
 
 

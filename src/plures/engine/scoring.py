@@ -5,19 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from plures import tree
 from plures.engine.evaluate import Measure, score
 from plures.engine.phases import Span
 from plures.engine.prepared import Prepared
 from plures.engine.private_rows import DiskStore
 from plures.engine.record import Record
-from plures.engine.round import Client, Setup
-from plures.engine.rounds import clients_at
 from plures.engine.state import State
-from plures.types import Tree
 
 BLOCK = 256  # clients scored at a time when private rows are on disk
 
@@ -28,7 +23,7 @@ def record_scores(ready: Prepared, span: Span, state: State, store: DiskStore | 
     last = span is ready.phases[-1] and now == span.stop
     if not span.main or not (last or now % every == 0):
         return record
-    found = score_everyone(ready, ready.scoring(ready.setup(span)), state, store)
+    found = score_everyone(ready, state, store, span=span)
     splits = ("valid", "served", "test") if last else ("valid", "served")
     record = record.with_scores(now, np.asarray(ready.everyone.uid), found, splits)
     spent = np.array([record.num_bytes(ready.visits(span, state))]) / ready.num_seen / 1e6
@@ -36,24 +31,17 @@ def record_scores(ready: Prepared, span: Span, state: State, store: DiskStore | 
 
 
 def score_everyone(
-    ready: Prepared, setup: Setup, state: State, store: DiskStore | None, of: Measure = score
+    ready: Prepared, state: State, store: DiskStore | None, of: Measure = score, *, span: Span | None = None
 ) -> Any:
-    """Scores of all clients, seen and unseen: kind -> split -> metric -> (clients,), or what ``of`` measures."""
-    everybody = np.arange(ready.num_seen)
-    blocks = [everybody] if store is None else np.array_split(everybody, -(-ready.num_seen // BLOCK))
+    """Scores of all clients, seen and unseen: kind -> split -> metric -> (clients,), or what ``of`` measures.
+
+    They are served as in the last phase, or in ``span``.
+    """
+    setup = ready.scoring(ready.setup(span or ready.phases[-1]))
+    blocks = np.array_split(np.arange(ready.num_seen), 1 if store is None else -(-ready.num_seen // BLOCK))
+    blocks[-1] = np.arange(blocks[-1][0], ready.everyone.num_clients)  # unseen clients come last
     parts = []
     for block in blocks:
-        private = state.private if store is None else store.get(block)
-        clients = _block(ready, state, private, block, with_unseen=block is blocks[-1])
+        clients = ready.clients(state, store, block)
         parts.append(jax.device_get(of(setup, ready.arrays, state.server, clients)))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-
-
-def _block(ready: Prepared, state: State, private: Tree, block: np.ndarray, *, with_unseen: bool) -> Client:
-    """Some of the training clients, and with them the unseen ones if asked."""
-    extra = ready.everyone.num_clients - ready.num_seen if with_unseen else 0
-    rows = np.concatenate([block, ready.num_seen + np.arange(extra)])
-    blank = jax.tree.map(lambda leaf: jnp.zeros((extra, *leaf.shape[1:]), leaf.dtype), private)
-    everyone = jax.tree.map(lambda a, b: jnp.concatenate([a, b]) if extra else a, private, blank)
-    visits = jnp.concatenate([state.visits[block], jnp.zeros(extra, jnp.int32)])
-    return clients_at(tree.at(ready.places, rows), everyone, visits, state.round, ready.key)

@@ -39,6 +39,24 @@ def next_state(span: Span, key: Key, before: State, *, with_rows: bool = True) -
     return _state(span.method, server, span.start, num_clients, with_rows)
 
 
+def state_entered(spans: list[Span], key: Key, state: State, *, with_rows: bool) -> State:
+    """The state with which the last phase of some begins, given that of the first."""
+    for span in spans[1:]:
+        state = next_state(span, key, state, with_rows=with_rows)
+    return state
+
+
+def server_shape(spans: list[Span], num_clients: int) -> Tree:
+    """The shapes of the server state with which the last phase of some begins."""
+
+    def entered() -> Tree:
+        key = jax.random.key(0)
+        state = first_state(spans[0].method, key, num_clients, with_rows=False)
+        return state_entered(spans, key, state, with_rows=False).server
+
+    return jax.eval_shape(entered)
+
+
 def _state(method: Method, server: Tree, round_: int, num_clients: int, with_rows: bool) -> State:
     """Arrays are copied: a method may put one array in two places, but a buffer can be given away only once."""
     server = jax.tree.map(_copied, server)

@@ -27,11 +27,6 @@ class Traffic:
     answer: int
     serve: int
 
-    @property
-    def per_round(self) -> int:
-        """Bytes both ways for one client and a round of one turn."""
-        return self.down + self.up + self.answer
-
 
 def traffic_of(method: Method, server: Tree, rows: tuple[Rows, Rows]) -> Traffic:
     """The messages of one round, from shapes alone; ``rows`` are any client's train and valid rows."""

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plures import tree
 from plures.engine.clients import TEST, TRAIN, VALID
 from plures.engine.evaluate import score
 from plures.engine.result import Run
@@ -57,11 +56,8 @@ def _amounts(have: np.ndarray, amounts: Sequence[int]) -> tuple[np.ndarray, np.n
 def _scored(done: Run, rows: np.ndarray, sizes: np.ndarray) -> Any:
     """The scores of some unseen clients, each as if it had as many rows as said."""
     runner, state = done.runner, done.state
-    places = tree.at(runner.places, rows)._replace(sizes=jnp.asarray(sizes))
-    layout = replace(runner.layout, equal=(False, False, runner.layout.equal[TEST]))
-    like = done.store.get(np.array([0])) if done.store else tree.at(state.private, slice(0, 1))
-    private = jax.tree.map(lambda leaf: jnp.zeros((len(rows), *leaf.shape[1:]), leaf.dtype), like)
-    those = replace(runner, places=places, layout=layout)
-    clients = those.clients(state._replace(visits=jnp.zeros(len(rows), jnp.int32)), private)
+    those = replace(runner, layout=replace(runner.layout, equal=(False, False, runner.layout.equal[TEST])))
+    clients = those.clients(state, done.store, rows)
+    clients = clients._replace(place=clients.place._replace(sizes=jnp.asarray(sizes)))
     setup = those.scoring(those.setup(those.phases[-1]))
     return jax.device_get(score(setup, those.arrays, state.server, clients))

@@ -203,12 +203,9 @@ def draw_images(axis: Any, federation: Federation) -> None:
 
 def _strip(federation: Federation, clients: NDArray[np.int64]) -> NDArray[Any]:
     """Six training images, in turn from the given clients (fewer where there are fewer)."""
-    place: list[int] = []
-    for turn in range(NUM_EXAMPLES):
-        for client in clients[:NUM_EXAMPLES]:
-            if turn < federation.count[client, 0] and len(place) < NUM_EXAMPLES:
-                place.append(int(federation.start[client, 0]) + turn)
-    return np.asarray(federation.x[place], np.float64)
+    some, turn = clients[:NUM_EXAMPLES], np.arange(NUM_EXAMPLES)[:, None]
+    place = (federation.start[some, 0] + turn)[turn < federation.count[some, 0]]  # turn by turn
+    return np.asarray(federation.x[place[:NUM_EXAMPLES]], np.float64)
 
 
 def _sheet(strips: list[NDArray[Any]], height: int, width: int) -> NDArray[np.float64]:

@@ -5,14 +5,13 @@ Nothing here knows an entry by name. Whoever shows entries, in the terminal or o
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import sys
 import typing
 from typing import Any, NamedTuple
 
-from plures.docstrings import argument_sentences, prose
+from plures.docstrings import prose
 from plures.registry import Entry
 from plures.types import Plan
 
@@ -35,23 +34,14 @@ def option_rows(entry: Entry) -> list[Option]:
     found = entry.sentences
     return [
         Option(
-            name, kind_in_words(entry.hints.get(name, one.annotation)), _default(one.default), found.get(name, "")
+            name,
+            kind_in_words(entry.hints.get(name, one.annotation)),
+            default_in_words(one.default),
+            found.get(name, ""),
         )
         for name, one in entry.options.items()
         if name not in NOT_TYPED
     ]
-
-
-def field_rows(value: type) -> list[Option]:
-    """Every field of a value that users fill in."""
-    hints, found = typing.get_type_hints(value), argument_sentences(value)
-    rows = []
-    for one in dataclasses.fields(value):
-        default = inspect.Parameter.empty if one.default is dataclasses.MISSING else one.default
-        rows.append(
-            Option(one.name, kind_in_words(hints[one.name]), _default(default, "(needed)"), found[one.name])
-        )
-    return rows
 
 
 def needed(entry: Entry) -> list[str]:
@@ -79,7 +69,8 @@ def kind_in_words(hint: Any) -> str:
     return getattr(hint, "__name__", None) or re.sub(r"[\w.]+\.(\w+)", r"\1", str(hint))
 
 
-def _default(value: Any, missing: str = "(from the data)") -> str:
+def default_in_words(value: Any, missing: str = "(from the data)") -> str:
+    """A default as it is typed, or what is said where there is none."""
     if value is inspect.Parameter.empty:
         return missing
     if isinstance(value, Plan):

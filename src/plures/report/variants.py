@@ -43,19 +43,11 @@ def _advice_rows(found: Variants) -> list[dict[str, Any]]:
         board = {row["method"]: row for row in one.result.leaderboard.iter_rows(named=True)}
         told = found.answers[label]
         mine = board.get(told.advice, {})
-        rows.append(
-            {
-                "variant": label,
-                "take": told.advice or "none",
-                "metric": one.result.metric,
-                "mean": mine.get("mean"),
-                "half": (mine["high"] - mine["low"]) / 2 if mine else None,
-                "best": board.get(told.best, {}).get("mean"),
-                "alone": board.get(ALONE, {}).get("mean"),
-                "global": board.get(GLOBAL, {}).get("mean"),
-                "digits": one.result.digits,
-            }
-        )
+        half = (mine["high"] - mine["low"]) / 2 if mine else None
+        shown = {"mean": told.advice, "best": told.best, "alone": ALONE, "global": GLOBAL}
+        means = {what: board.get(name, {}).get("mean") for what, name in shown.items()}
+        said = {"variant": label, "take": told.advice or "none", "metric": one.result.metric}
+        rows.append({**said, "half": half, "digits": one.result.digits, **means})
     return rows
 
 

@@ -1,4 +1,4 @@
-"""How the clusters of a run fared, round by round, and how well clusters recover planted groups."""
+"""How well clusters recover planted groups."""
 
 from __future__ import annotations
 
@@ -6,34 +6,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
-
-from plures.engine import Run
-from plures.errors import Unsupported
-
-
-def cluster_table(run: Run) -> pl.DataFrame:
-    """A row per round: the share of the cohort in every cluster, how many clusters that is worth, who switched, margins.
-
-    ``effective`` is exp of the entropy of the shares: q for q equal clusters, 1 when they have collapsed into one.
-    """
-    table = run.record.info_table()
-    if "share_0" not in table["name"].unique():
-        raise Unsupported("this run recorded no clusters; it needs a method such as hypcluster or ifca")
-    wide = table.pivot("name", index="round", values="value", aggregate_function="first").sort("round")
-    wide = wide.filter(pl.col("share_0").is_not_null())
-    names = sorted((one for one in wide.columns if one.startswith("share_")), key=lambda one: int(one[6:]))
-    worth = pl.Series("effective", effective(wide.select(names).to_numpy()))
-    return wide.select("round", *names, worth, "switched", "margin")
-
-
-def effective(shares: np.ndarray) -> np.ndarray:
-    """exp of the entropy of each row of shares.
-
-    >>> effective(np.array([[0.5, 0.5], [1.0, 0.0]])).tolist()
-    [2.0, 1.0]
-    """
-    logs = np.log(np.where(shares > 0, shares, 1.0))
-    return np.exp(-(shares * logs).sum(1))
 
 
 def recovery(clients: pl.DataFrame) -> pl.DataFrame:
@@ -71,12 +43,3 @@ def purity(groups: NDArray[np.integer], found: NDArray[np.integer]) -> float:
     """
     most = sum(int(np.unique(groups[found == one], return_counts=True)[1].max()) for one in np.unique(found))
     return most / len(found)
-
-
-def together(labels: NDArray[np.floating]) -> NDArray[np.floating]:
-    """(clients, clients) the share of seeds in which two clients share a cluster, from (seeds, clients) labels.
-
-    >>> together(np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]])).tolist()
-    [[1.0, 0.5, 0.0], [0.5, 1.0, 0.5], [0.0, 0.5, 1.0]]
-    """
-    return (labels[:, :, None] == labels[:, None, :]).mean(0)

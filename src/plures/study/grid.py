@@ -15,7 +15,7 @@ from plures.builders import build_method, build_model, default_model
 from plures.data import Federation
 from plures.engine import Progress, Run, Settings, prepare
 from plures.engine.attackers import attackers_among, attackers_of, bind_attacks, check_attackers, forecast_of
-from plures.engine.identity import Identity
+from plures.engine.identity import Identity, identify
 from plures.errors import BadData, BadValue, MethodWarning
 from plures.method import Channel, Forecast, Method
 from plures.models.norm_layers import has_norm
@@ -25,7 +25,6 @@ from plures.study.disk.results import save_comparison
 from plures.study.disk.runs import (
     RunTables,
     header,
-    identity_of,
     old_mark,
     read_finished,
     save_run,
@@ -137,7 +136,7 @@ def plan_grid(
     for label, method in built.items():
         text = tuned[label][0] if label in tuned else None
         mark = old_mark(method, federation, limits, text) if vouched else None
-        made = {} if folder is None else identity_of(method, federation, unseen, limits).parts
+        made = {} if folder is None else identify(method, federation, limits, unseen=unseen).parts
         for seed in seeds:
             place = None if folder is None else layout.run_folder(folder, label, seed)
             own = {**settings, "rounds": rounds, "seed": seed}
@@ -150,10 +149,7 @@ def plan_grid(
 
 
 def run_grid(
-    grid: Grid,
-    *,
-    progress: Callable[[StudyProgress], None] | None = None,
-    track: Sequence[str | Tracker] = (),
+    grid: Grid, *, progress: Callable[[StudyProgress], None] | None = None, track: Sequence[str | Tracker] = ()
 ) -> Comparison:
     """Run what is not finished, and collect; the tables of the comparison are written to the folder, if there is one."""
     first = grid.runs[0].settings
@@ -206,18 +202,12 @@ def run_one(
     old_checkpoints: bool = False,
 ) -> Run:
     """A run of a study; what the method warns of is said with its name."""
-    with name_warnings(name):
-        runner = prepare(method, federation, unseen=unseen, settings=settings, progress=tell)
-        return replace(runner, old_checkpoints=old_checkpoints).run()
-
-
-@contextmanager
-def name_warnings(name: str) -> Iterator[None]:
-    """Warnings of a method that are raised in the block are said with its name when it ends."""
     with record_warnings() as said:
-        yield
+        runner = prepare(method, federation, unseen=unseen, settings=settings, progress=tell)
+        done = replace(runner, old_checkpoints=old_checkpoints).run()
     for text in said:
-        warnings.warn(f"{name}: {text}", MethodWarning, stacklevel=5)
+        warnings.warn(f"{name}: {text}", MethodWarning, stacklevel=3)
+    return done
 
 
 @contextmanager

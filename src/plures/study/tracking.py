@@ -92,7 +92,7 @@ def open_trackers(
 
     A tracker that fails on the way is dropped with a warning: hours of training do not end for it.
     """
-    found = _opened([track] if isinstance(track, str) else track, about)
+    found: list[Tracker] = []
     results: list[Comparison] = []
 
     def tell(now: StudyProgress) -> None:
@@ -103,23 +103,12 @@ def open_trackers(
                 found.remove(one)
 
     try:
+        for one in [track] if isinstance(track, str) else track:
+            found.append(tracker(one) if isinstance(one, str) else one)
         yield Watch(tell, results.append)
     finally:
         for one in found:
             _went_well(one, partial(one.close, results[0] if results else None, about))
-
-
-def _opened(track: Sequence[str | Tracker], about: About) -> list[Tracker]:
-    """All trackers; where one cannot be opened, those before it are closed again."""
-    found: list[Tracker] = []
-    try:
-        for one in track:
-            found.append(tracker(one) if isinstance(one, str) else one)
-    except Exception:
-        for one in found:
-            _went_well(one, partial(one.close, None, about))
-        raise
-    return found
 
 
 def _went_well(one: Tracker, call: Callable[[], None]) -> bool:

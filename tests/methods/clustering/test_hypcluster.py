@@ -23,7 +23,6 @@ from plures.methods.clustering.hypcluster import (
 from plures.methods.clustering.starting_centers import pick_centers
 from plures.methods.fedavg import fedavg
 from plures.models.linear import least_squares
-from plures.study.clusters import cluster_table
 from plures.types import Data, Plan, Rows
 
 WORLD = linear_clusters(num_clients=12, num_groups=3, dim=3, rows=30, gap=4.0, sigma=0.1, seed=1)
@@ -209,16 +208,16 @@ def test_more_clusters_than_clients_are_refused_before_the_first_round():
         run(method, WORLD.federation, rounds=20)
 
 
-def test_the_table_of_clusters_tells_how_many_are_in_use(found):
-    table = cluster_table(found)
+def test_the_record_tells_how_many_clusters_are_in_use(found):
+    table = found.record.info_table().pivot("name", index="round", values="value").sort("round")
+    table = table.filter(pl.col("share_0").is_not_null())
 
     shares = table.select("share_0", "share_1", "share_2").to_numpy()
     assert table["round"].to_list() == list(range(5, 13))
     np.testing.assert_allclose(shares.sum(1), 1.0, atol=1e-6)
-    assert table["effective"][-1] == pytest.approx(3.0)  # three groups of four clients
+    np.testing.assert_allclose(shares[-1], 1 / 3, atol=1e-6)  # three groups of four clients
     assert table["switched"][-1] == 0.0
-    with pytest.raises(Unsupported, match="recorded no clusters"):
-        cluster_table(run(fedavg(WORLD.model), WORLD.federation, rounds=1))
+    assert "share_0" not in run(fedavg(WORLD.model), WORLD.federation, rounds=1).record.info_table()["name"]
 
 
 def test_a_model_that_broke_down_attracts_nobody():

@@ -28,7 +28,7 @@ def alone(monkeypatch):
 
     def tuned(methods, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(trials.TrialSetup, "shared", lambda self, trial: None)
+            patch.setattr(trials.Families, "of", lambda self, *given: None)
             return tune(methods, WORLD, **{**QUICK, **options})
 
     return tuned
@@ -74,11 +74,11 @@ def test_a_defect_in_a_trial_is_raised_at_once(monkeypatch):
     """It is not taken for a method that has to know its numbers, and nothing is run again."""
     runs = []
 
-    def broken(method, *given):
+    def broken(method, *given, **more):
         runs.append(method)
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(trials, "_start", broken)
+    monkeypatch.setattr(trials, "prepare", broken)
 
     with pytest.raises(ZeroDivisionError):
         tune(["fedavg"], WORLD, **QUICK)

@@ -31,11 +31,11 @@ from plures._version import __version__
 from plures.builders import build_method
 from plures.engine import Run
 from plures.engine.phases import least_rounds, spans_of
+from plures.engine.state import server_shape
 from plures.errors import BadFile, BadValue, UserError
 from plures.method import Method
 from plures.registry import MODELS, Named
 from plures.study.disk.layout import ABOUT, WEIGHTS, write_bytes
-from plures.study.disk.states import server_shape
 from plures.types import Data, Plan, Rows, Tree
 
 FORMAT = 1
@@ -88,7 +88,7 @@ def save_model(
     refused: some rows are predicted both ways, and every bit must agree.
     """
     served = run.model_for(client)
-    content = save(_arrays(served.weights))
+    content = save({name: np.array(tree.plain(leaf), order="C") for name, leaf in _named(served.weights).items()})
     about = {
         "format": FORMAT,
         **_client(run, client),
@@ -207,14 +207,14 @@ def _restored(about: dict[str, Any], content: bytes, method: Method | None, path
         raise BadFile(f"{path / WEIGHTS} is damaged: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise BadFile(f"{path / ABOUT} is damaged, or of another release: {error}") from error
-    leaves, structure = jax.tree.flatten(built.served)
-    names = _names(built.served)
-    other = sorted(set(names) ^ set(arrays))
+    wanted = _named(built.served)
+    other = sorted(set(wanted) ^ set(arrays))
     if other:
         raise BadFile(f"{path} holds the weights of another method or model (they differ in '{other[0]}')")
-    found = [_as_leaf(arrays[name], leaf) for name, leaf in zip(names, leaves, strict=True)]
-    weights = jax.tree.unflatten(structure, found)
-    if [one.shape for one in found] != [one.shape for one in leaves] and not _same_outputs(built, weights, about):
+    found = [tree.from_plain(arrays[name], leaf) for name, leaf in wanted.items()]
+    weights = jax.tree.unflatten(jax.tree.structure(built.served), found)
+    as_made = all(one.shape == leaf.shape for one, leaf in zip(found, wanted.values(), strict=True))
+    if not as_made and not _same_outputs(built, weights, about):
         raise BadFile(f"{path} holds the weights of another method or model (their shapes do not fit)")
     return StoredModel(about, weights, built.method.predict)
 
@@ -273,18 +273,9 @@ def _served_shape(method: Method, about: Mapping[str, Any]) -> Tree:
     return jax.eval_shape(served, server, x, y)
 
 
-def _names(served: Tree) -> list[str]:
-    return [path or "." for path in tree.paths(served)]
-
-
-def _arrays(served: Tree) -> dict[str, np.ndarray]:
-    """Leaves by their paths; keys as the numbers they are made of."""
-    leaves = (jax.random.key_data(leaf) if tree.is_key(leaf) else leaf for leaf in jax.tree.leaves(served))
-    return {name: np.array(leaf, order="C") for name, leaf in zip(_names(served), leaves, strict=True)}
-
-
-def _as_leaf(array: np.ndarray, like: Any) -> Array:
-    return jax.random.wrap_key_data(jnp.asarray(array)) if tree.is_key(like) else jnp.asarray(array)
+def _named(served: Tree) -> dict[str, Any]:
+    """Leaves by their paths, which a file does not take if they are empty."""
+    return {path or ".": leaf for path, leaf in tree.named(served).items()}
 
 
 def _check_same(stored: StoredModel, predict: Callable[[Any], Array], x: np.ndarray) -> None:

@@ -18,7 +18,7 @@ from plures._version import __version__
 from plures.data import Federation
 from plures.engine import Run, Settings, newcomers
 from plures.engine.attackers import attacks_in
-from plures.engine.identity import Identity, identify
+from plures.engine.identity import Identity
 from plures.errors import BadFile
 from plures.method import Method
 from plures.models.norm_layers import has_norm
@@ -55,19 +55,14 @@ def stack_tables(tables: Mapping[tuple[str, int], pl.DataFrame]) -> pl.DataFrame
 def told_by(
     runs: Mapping[tuple[str, int], RunTables], more: Mapping[str, list[str]] | None = None
 ) -> dict[str, Any]:
-    """Of all runs, by method: the seconds they took, and what was told of the first seed, with what ``more`` there is."""
+    """Of all runs: seconds by method, what was told of its first seed and what ``more`` there is, what newcomers get."""
     told, seconds = dict[str, list[str]](), dict[str, float]()
     for (label, _), one in runs.items():
         told.setdefault(label, one.told + (more or {}).get(label, []))
         seconds[label] = seconds.get(label, 0.0) + one.seconds
     lines = tuple(f"{label}: {line}" for label, lines in told.items() for line in lines)
-    return {"seconds": seconds, "told": lines, "newcomers": newcomers_of(runs)}
-
-
-def newcomers_of(runs: Mapping[tuple[str, int], RunTables]) -> pl.DataFrame | None:
-    """What newcomers get from all runs that tell."""
-    found = {run: one.newcomers for run, one in runs.items() if one.newcomers is not None}
-    return stack_tables(found) if found else None
+    brought = {run: one.newcomers for run, one in runs.items() if one.newcomers is not None}
+    return {"seconds": seconds, "told": lines, "newcomers": stack_tables(brought) if brought else None}
 
 
 def header(name: str, seed: int, method: Method, config: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -98,11 +93,6 @@ def save_run(folder: Path, run: Run, tables: RunTables, about: Mapping[str, Any]
         tables.newcomers.write_parquet(folder / layout.NEWCOMERS, metadata=marks)
     done = {"seconds": tables.seconds, "bytes": run.num_bytes, "told": tables.told, IDENTITY: dict(identity.parts)}
     layout.write_json(folder / layout.DONE, done)
-
-
-def identity_of(method: Method, federation: Federation, unseen: Federation | None, settings: Settings) -> Identity:
-    """What a run of a study is known by."""
-    return identify(method, federation, settings, unseen=unseen)
 
 
 OF_DATA = ("data", "groups", "clients")

@@ -9,33 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from plures import tree
 from plures.data import Federation
 from plures.engine import Run, Settings, checkpoint, prepare
-from plures.engine.phases import Span, spans_of
-from plures.engine.state import first_state, next_state, private_shape
+from plures.engine.identity import identify
+from plures.engine.phases import spans_of
+from plures.engine.state import private_shape, server_shape
 from plures.errors import BadFile, MethodWarning
 from plures.method import Method
 from plures.study.disk import layout
-from plures.study.disk.runs import IDENTITY, check_made, identity_of, old_mark
-from plures.types import Tree
+from plures.study.disk.runs import IDENTITY, check_made, old_mark
 
 MOST_BYTES = 256_000_000
-
-
-def server_shape(chain: list[Span], num_clients: int) -> Tree:
-    """The shapes of the server state with which the last phase of a chain begins."""
-
-    def begun() -> Tree:
-        key = jax.random.key(0)
-        state = first_state(chain[0].method, key, num_clients, with_rows=False)
-        for phase in chain[1:]:
-            state = next_state(phase, key, state, with_rows=False)
-        return state.server
-
-    return jax.eval_shape(begun)
 
 
 def state_bytes(method: Method, num_clients: int, rounds: int) -> int:
@@ -90,7 +75,7 @@ def open_run(
     about = read_done(folder)
     mark = old_mark(method, federation, settings, tuned)
     try:
-        check_made(folder, about, identity_of(method, federation, unseen, settings), mark)
+        check_made(folder, about, identify(method, federation, settings, unseen=unseen), mark)
     except BadFile as error:
         said = str(error).removesuffix("; use another folder")
         raise BadFile(

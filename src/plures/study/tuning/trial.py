@@ -100,11 +100,6 @@ class TrialSetup:
         """Trials that may share their programs; compiled programs keep what makes a method, but not the data."""
         return Families(partial(build_trial, self.model, self.plan, self.federation.known, self.norm))
 
-    def shared(self, trial: Trial) -> Shared | None:
-        """What a trial shares with others."""
-        assert trial.method is not None
-        return self.families.of(trial.shape, trial.lr, trial.numbers, trial.method)
-
     def settings(self, rounds: int, *, seed: int = 0, every: int | None = None) -> Settings:
         """How a trial is run."""
         return Settings.of({**self.running, "rounds": rounds, "seed": seed, "eval_every": every})
@@ -119,27 +114,17 @@ class TrialSetup:
         What is wrong with the run itself is raised by the run without the family.
         """
         assert trial.method is not None
-        start, shared = partial(_start, trial.method, self.federation, settings, tell), self.shared(trial)
+        start = partial(prepare, trial.method, self.federation, settings=settings, progress=tell)
+        shared = self.families.of(trial.shape, trial.lr, trial.numbers, trial.method)
         if shared is None:
-            return start()
+            return start().run()
+        family, numbers = shared
         try:
-            return start(*shared)
+            return start(family=family, numbers=numbers).run()
         except NEEDS_NUMBERS:
-            run = start()
-            self.families.forget(shared[0])
+            run = start().run()
+            self.families.forget(family)
             return run
-
-
-def _start(
-    method: Method,
-    federation: Federation,
-    settings: Settings,
-    tell: Callable[[Progress], None],
-    family: Family | None = None,
-    numbers: Any = (),
-) -> Run:
-    """A run, with the programs of a family where it has one."""
-    return prepare(method, federation, settings=settings, progress=tell, family=family, numbers=numbers).run()
 
 
 def build_trial(

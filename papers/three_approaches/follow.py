@@ -10,7 +10,7 @@ from plures.engine.runner import Runner
 from plures.engine.scoring import score_everyone
 from plures.engine.state import next_state
 from plures.errors import Unsupported
-from plures.method import Method, main_of
+from plures.method import Method
 
 
 def follow(done: Run, method: Method) -> Run:
@@ -22,7 +22,7 @@ def follow(done: Run, method: Method) -> Run:
     base = done.runner.method
     if done.store is not None:
         raise Unsupported("a run with private rows on disk cannot be followed; keep them in memory")
-    closing = method is not base and main_of(method) is base
+    closing = any(one.rounds is None and one.method is base for one in method.phases)
     if not closing and (method.train is not base.train or method.merge is not base.merge):
         raise Unsupported("this method trains otherwise than the run it should follow; run it from the start")
     more = sum(phase.rounds or 0 for phase in method.phases[len(base.phases) :]) if closing else 0
@@ -40,8 +40,7 @@ def follow(done: Run, method: Method) -> Run:
 
 def _served(runner: Runner, done: Run, began: float) -> Run:
     """The same state, scored with the other method."""
-    setup = runner.scoring(runner.setup(runner.phases[-1]))
-    found, now = score_everyone(runner, setup, done.state, None), int(done.state.round)
+    found, now = score_everyone(runner, done.state, None), int(done.state.round)
     before = replace(done.record, scores=tuple(one for one in done.record.scores if one.round < now))
     record = before.with_scores(now, runner.everyone.uid, found, ("valid", "served", "test"))
     return Run(runner, done.state, None, record, done.seconds + time.perf_counter() - began)
