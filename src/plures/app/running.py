@@ -13,6 +13,7 @@ from plures.app.folder import StudyFolder, StudyInputs
 from plures.app.mistakes import StudySource
 from plures.app.ownership import FREE, UNSAID, claim
 from plures.app.prepared import PreparedStudy
+from plures.app.references import keep_references
 from plures.app.study import Study
 from plures.app.toml import as_toml
 from plures.data import Federation
@@ -83,6 +84,8 @@ def run_study(
             vouched=True,
             **prepared.running,
         )
+    if study.references:
+        keep_references(out, prepared.seen, prepared.unseen, prepared.model, listener.say)
     return finish(out, result, prepared.seen, prepared.unseen)
 
 
@@ -146,6 +149,7 @@ def compare(
     progress: Tell | None = None,
     config: Mapping[str, Any] | None = None,
     keep_models: bool | None = None,
+    references: bool = True,
     track: Sequence[str | Tracker] = (),
     **settings: Any,
 ) -> Comparison:
@@ -155,11 +159,13 @@ def compare(
     Every method is built before the first run starts, so a mistake in the last name costs no time. With ``out``
     finished runs are kept there and are not run again, and the folder has what ``plures compare`` leaves in one: settings,
     tables, picture and page. ``keep_models``: with the last state of runs, from which clients' models are made (None: where
-    that is at most 256 MB a run). ``track`` names trackers, see ``plures.study.tracking``. ``config`` is kept with every
+    that is at most 256 MB a run). ``references``: with scores of predictors that are not federated, beside the study in the
+    folder. ``track`` names trackers, see ``plures.study.tracking``. ``config`` is kept with every
     run.
     """
     asked = {"rounds": rounds, "seeds": seeds, "model": model, "plan": plan, "norm": norm, **settings}
-    values = {} if out is None else describe(methods, federation, unseen, {**asked, "keep_models": keep_models})
+    kept = {"keep_models": keep_models, "references": references}
+    values = {} if out is None else describe(methods, federation, unseen, {**asked, **kept})
     planned = grid.plan_grid(
         methods,
         federation,
@@ -173,6 +179,8 @@ def compare(
         _keep(planned.folder, values)
     result = grid.run_grid(planned, progress=progress, track=track)
     if planned.folder is not None:
+        if references:
+            keep_references(planned.folder, federation, unseen, next(iter(planned.methods.values())).model)
         finish(planned.folder, result, federation, unseen)
     return result
 
