@@ -77,7 +77,7 @@ def test_other_data_have_other_references(tmp_path, computed):
 
 @pytest.mark.parametrize(("words", "there"), [([], True), (["--no-references"], False)])
 def test_the_command_has_them_unless_told_otherwise(tmp_path, computed, capsys, words, there):
-    line = "compare -d logistic_clusters -m local_only --model softmax --rounds 1 --seeds 1"
+    line = "compare --data logistic_clusters -m local_only --model softmax --rounds 1 --seeds 1"
 
     assert command([*line.split(), *words, "--out", str(tmp_path)]) == 0
 

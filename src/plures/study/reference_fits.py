@@ -140,14 +140,14 @@ def iterations_of(y: NDArray[Any], target: Target, *, stops: bool) -> int:
 
 
 def standardizer(x: NDArray[Any]) -> Callable[[NDArray[Any]], Floats]:
-    """Columns with mean 0 and deviation 1 on these rows; a constant column is 0 there, a missing value 0 anywhere."""
-    known = ~np.isnan(x)
+    """Columns with mean 0 and deviation 1 on these rows; a constant column and what is missing are 0."""
+    known = np.isfinite(x)
     number = np.maximum(known.sum(0), 1)
     mean = np.where(known, x, 0.0).sum(0, dtype=np.float64) / number
-    deviation = np.sqrt((np.where(known, x - mean, 0.0) ** 2).sum(0) / number)
+    deviation = np.sqrt(((np.where(known, x, mean) - mean) ** 2).sum(0) / number)
     flat = deviation <= 1e-7 * np.maximum(np.abs(mean), 1e-30)
     scale = np.where(flat, 0.0, 1 / np.where(flat, 1.0, deviation))
-    return lambda new: np.nan_to_num((new - mean) * scale, nan=0.0)
+    return lambda new: (np.where(np.isfinite(new), new, mean) - mean) * scale
 
 
 def _one_class(y: NDArray[Any], target: Target) -> bool:
