@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from plures.report.page import write_page
 from plures.study import grid
 from plures.study.comparison import Comparison
 from plures.study.disk import layout
-from plures.study.disk.results import saved_study
+from plures.study.disk.results import save_comparison, saved_study
 from plures.study.grid import StudyProgress
 from plures.study.tracking import Tracker
 from plures.study.tuning.hyperparameters import Tuned, tune
@@ -85,7 +85,8 @@ def run_study(
             **prepared.running,
         )
     if study.references:
-        keep_references(out, prepared.seen, prepared.unseen, prepared.model, listener.say)
+        known = keep_references(out, prepared.seen, prepared.unseen, prepared.model, listener.say)
+        result = replace(result, references=known)
     return finish(out, result, prepared.seen, prepared.unseen)
 
 
@@ -125,10 +126,11 @@ def tune_methods(prepared: PreparedStudy, out: Path, listener: Listener) -> Tune
 
 
 def finish(out: Path, result: Comparison, seen: Federation, unseen: Federation | None) -> StudyFolder:
-    """Write what a folder has beside its runs and tables: what the data are, the picture and the page."""
+    """Write what a folder has beside its runs: the tables, what the data are, the picture and the page."""
     from plures.report.figures import overview  # matplotlib is loaded only where a picture is drawn
 
     layout.write_json(out / layout.DATA, {**seen.describe(), "unseen_clients": unseen.num_clients if unseen else 0})
+    save_comparison(out, result)
     overview(result, out / layout.OVERVIEW)
     saved = saved_study(result, out)
     write_page(saved)
@@ -180,7 +182,8 @@ def compare(
     result = grid.run_grid(planned, progress=progress, track=track)
     if planned.folder is not None:
         if references:
-            keep_references(planned.folder, federation, unseen, next(iter(planned.methods.values())).model)
+            model = next(iter(planned.methods.values())).model
+            result = replace(result, references=keep_references(planned.folder, federation, unseen, model))
         finish(planned.folder, result, federation, unseen)
     return result
 
