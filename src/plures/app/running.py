@@ -69,21 +69,20 @@ def run_study(
         listener.say(f"{before} finished runs are kept from before in {out}", "")
     tell_forecasts(prepared, listener)
     tuned = tune_methods(prepared, out, listener)
+    planned = grid.plan_grid(
+        prepared.methods if tuned is None else tuned.built,
+        prepared.seen,
+        unseen=prepared.unseen,
+        seeds=study.seeds,
+        out=out,
+        config=prepared.settings if tuned is None else {**prepared.settings, "tuned": tuned.chosen},
+        checkpoint_every=study.checkpoint_every,
+        keep_models=study.keep_models,
+        vouched=True,
+        **prepared.running,
+    )
     with listener.progress() as tell:
-        result = grid.compare(
-            prepared.methods if tuned is None else tuned.built,
-            prepared.seen,
-            unseen=prepared.unseen,
-            seeds=study.seeds,
-            out=out,
-            progress=tell,
-            config=prepared.settings if tuned is None else {**prepared.settings, "tuned": tuned.chosen},
-            checkpoint_every=study.checkpoint_every,
-            keep_models=study.keep_models,
-            track=study.track,
-            vouched=True,
-            **prepared.running,
-        )
+        result = grid.run_grid(planned, progress=tell, track=study.track)
     if study.references:
         known = keep_references(out, prepared.seen, prepared.unseen, prepared.model, listener.say)
         result = replace(result, references=known)

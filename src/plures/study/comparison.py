@@ -29,7 +29,7 @@ UNSOUND = ("diverged", "useless", "unknown", "no scores")
 """What is said of methods against the best: one that could not be taken by anybody, and those that nobody should."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Comparison:
     """The result: ``clients`` has a row per (method, seed, client).
 

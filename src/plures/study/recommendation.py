@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +74,7 @@ class Recommendation(NamedTuple):
         return " ".join(self.sentences)
 
 
+@lru_cache(maxsize=4)
 def recommend(result: Comparison) -> Recommendation:
     """What to take, after a comparison."""
     choice = Choice(result)
