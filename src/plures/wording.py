@@ -44,6 +44,17 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(shown(name) for name in names[:most]) + rest
 
 
+def joined(names: Sequence[str], most: int = 3) -> str:
+    """Some names as in a sentence; how many more, where they are many.
+
+    >>> joined(["a"]), joined(["a", "b"]), joined(["a", "b", "c", "d"])
+    ('a', 'a and b', 'a, b, c and 1 more')
+    """
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join([part for part in (", ".join(names[:-1]), *names[-1:]) if part])
+
+
 def shown(value: object) -> str:
     """A value from the user's data in one line, cut short if it is long.
 

@@ -140,7 +140,7 @@ def test_a_mistake_in_a_file_names_the_file_and_the_line(tmp_path):
 def test_a_typo_at_the_top_suggests_a_setting_of_the_top():
     assert refusal_of({"metods": ["fedavg"]}) == (
         "s.toml: no setting is called 'metods'; did you mean 'methods'? Known: attack, channels, checkpoint_every, "
-        "cohort, data, eval_every, executor, imports, keep_models, methods, model, norm, plan, rounds, seeds, track, tune"
+        "cohort, data, eval_every, executor, imports, keep_models, methods, model, norm, plan, references, rounds, seeds, track, tune"
     )
 
 

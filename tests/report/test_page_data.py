@@ -43,7 +43,7 @@ def test_every_method_has_a_look_of_its_own(page):
 
 def test_the_advice_is_not_the_oracle(page):
     assert page["answer"]["advice"] == "ifca"
-    assert len(page["answer"]["sentences"]) == 2
+    assert len(page["answer"]["sentences"]) == 3
 
 
 def test_clients_have_their_means_over_seeds(page):

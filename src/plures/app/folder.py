@@ -23,14 +23,14 @@ from plures.errors import BadFile, BadValue, UnknownChoice, UserError
 from plures.method import Channel, Method
 from plures.report.page import write_page
 from plures.report.study_tables import client_rows
-from plures.study.comparison import Comparison, knows_groups
+from plures.study.comparison import Comparison
 from plures.study.disk import layout
 from plures.study.disk.models import StoredModel, save_model
 from plures.study.disk.results import SavedStudy, check_single, read_results
 from plures.study.disk.runs import IDENTITY
 from plures.study.disk.states import open_run, read_done
 from plures.study.grid import StudyProgress
-from plures.study.headline import Headline, headline_of
+from plures.study.recommendation import Recommendation, recommend
 from plures.study.tuning.outcomes import read_chosen
 
 LONGEST = 120
@@ -96,9 +96,9 @@ class StudyFolder:
         return self.comparison.leaderboard
 
     @cached_property
-    def headline(self) -> Headline:
-        """Which method to take, in two sentences."""
-        return headline_of(self.comparison)
+    def recommendation(self) -> Recommendation:
+        """Which method to take, in three sentences."""
+        return recommend(self.comparison)
 
     def client(self, client: int | str) -> pl.DataFrame:
         """The rows of one client, by uid or name, with every method and seed."""
@@ -121,7 +121,7 @@ class StudyFolder:
     ) -> dict[Path, StoredModel]:
         """Write clients' models, those of all where none is named, to folders that ``plures.load_model`` reads.
 
-        By default it is the best method of the leaderboard with the first seed, into ``models/METHOD/seed-N/CLIENT``.
+        By default it is the recommended method with the first seed, into ``models/METHOD/seed-N/CLIENT``.
         """
         return export_models(self.path, clients, method=method, seed=seed, out=out, given=self.given)
 
@@ -219,6 +219,7 @@ def _text_of(folder: Path, study: Study, name: str) -> tuple[str, float]:
 
 
 def _chosen(folder: Path, settings: Mapping[str, Any], method: str | None, seed: int | None) -> tuple[str, int]:
+    """The run that is meant: by default the recommended method with the first seed."""
     seeds = list(settings.get("seeds") or Study().seeds)
     number = seeds[0] if seed is None else seed
     if number not in seeds:
@@ -233,14 +234,13 @@ def _chosen(folder: Path, settings: Mapping[str, Any], method: str | None, seed:
 
 
 def _best(folder: Path) -> str:
-    """The first of the leaderboard; not one that is told the planted groups, which no real client could be served with."""
-    try:
-        board = [str(row["method"]) for row in layout.read_json(folder / layout.SUMMARY)["leaderboard"]]
-    except (OSError, BadFile, KeyError, TypeError) as error:
-        raise BadFile(
-            f"{folder} has no leaderboard yet; say --method, or finish the study with plures resume"
-        ) from error
-    return next((name for name in board if not knows_groups(name)), board[0])
+    """The method that the study recommends."""
+    if not (folder / layout.SUMMARY).exists():
+        raise BadFile(f"{folder} has no leaderboard yet; say --method, or finish the study with plures resume")
+    found = recommend(read_results(folder).result)
+    if not found.advice:
+        raise BadFile(f"{folder} recommends no method; say which with --method")
+    return found.advice
 
 
 def _named(run: Run, client: str) -> str:

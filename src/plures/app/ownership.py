@@ -14,7 +14,7 @@ from plures.errors import BadFile, BadValue, UserError
 from plures.study.disk import layout
 from plures.study.variants import is_varied
 
-FREE = ("executor", "checkpoint_every", "keep_models", "track", "imports", "import")
+FREE = ("executor", "checkpoint_every", "keep_models", "references", "track", "imports", "import")
 """Settings that change no result: a study may go on with others. Imported files may lie elsewhere: runs know their programs."""
 
 UNSAID = "python"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from plures.app.folder import StudyFolder, StudyInputs
 from plures.app.mistakes import StudySource
 from plures.app.ownership import FREE, UNSAID, claim
 from plures.app.prepared import PreparedStudy
+from plures.app.references import keep_references
 from plures.app.study import Study
 from plures.app.toml import as_toml
 from plures.data import Federation
@@ -21,7 +22,7 @@ from plures.report.page import write_page
 from plures.study import grid
 from plures.study.comparison import Comparison
 from plures.study.disk import layout
-from plures.study.disk.results import saved_study
+from plures.study.disk.results import save_comparison, saved_study
 from plures.study.grid import StudyProgress
 from plures.study.tracking import Tracker
 from plures.study.tuning.hyperparameters import Tuned, tune
@@ -63,21 +64,23 @@ def run_study(
         listener.say(f"{before} finished runs are kept from before in {out}", "")
     tell_forecasts(prepared, listener)
     tuned = tune_methods(prepared, out, listener)
+    planned = grid.plan_grid(
+        prepared.methods if tuned is None else tuned.built,
+        prepared.seen,
+        unseen=prepared.unseen,
+        seeds=study.seeds,
+        out=out,
+        config=prepared.settings if tuned is None else {**prepared.settings, "tuned": tuned.chosen},
+        checkpoint_every=study.checkpoint_every,
+        keep_models=study.keep_models,
+        vouched=True,
+        **prepared.running,
+    )
     with listener.progress() as tell:
-        result = grid.compare(
-            prepared.methods if tuned is None else tuned.built,
-            prepared.seen,
-            unseen=prepared.unseen,
-            seeds=study.seeds,
-            out=out,
-            progress=tell,
-            config=prepared.settings if tuned is None else {**prepared.settings, "tuned": tuned.chosen},
-            checkpoint_every=study.checkpoint_every,
-            keep_models=study.keep_models,
-            track=study.track,
-            vouched=True,
-            **prepared.running,
-        )
+        result = grid.run_grid(planned, progress=tell, track=study.track)
+    if study.references:
+        known = keep_references(out, prepared.seen, prepared.unseen, prepared.model, listener.say)
+        result = replace(result, references=known)
     return finish(out, result, prepared.seen, prepared.unseen)
 
 
@@ -117,10 +120,11 @@ def tune_methods(prepared: PreparedStudy, out: Path, listener: Listener) -> Tune
 
 
 def finish(out: Path, result: Comparison, seen: Federation, unseen: Federation | None) -> StudyFolder:
-    """Write what a folder has beside its runs and tables: what the data are, the picture and the page."""
+    """Write what a folder has beside its runs: the tables, what the data are, the picture and the page."""
     from plures.report.figures import overview  # matplotlib is loaded only where a picture is drawn
 
     layout.write_json(out / layout.DATA, {**seen.describe(), "unseen_clients": unseen.num_clients if unseen else 0})
+    save_comparison(out, result)
     overview(result, out / layout.OVERVIEW)
     saved = saved_study(result, out)
     write_page(saved)
@@ -141,6 +145,7 @@ def compare(
     progress: Tell | None = None,
     config: Mapping[str, Any] | None = None,
     keep_models: bool | None = None,
+    references: bool = True,
     track: Sequence[str | Tracker] = (),
     **settings: Any,
 ) -> Comparison:
@@ -150,11 +155,13 @@ def compare(
     Every method is built before the first run starts, so a mistake in the last name costs no time. With ``out``
     finished runs are kept there and are not run again, and the folder has what ``plures compare`` leaves in one: settings,
     tables, picture and page. ``keep_models``: with the last state of runs, from which clients' models are made (None: where
-    that is at most 256 MB a run). ``track`` names trackers, see ``plures.study.tracking``. ``config`` is kept with every
+    that is at most 256 MB a run). ``references``: with scores of predictors that are not federated, beside the study in the
+    folder. ``track`` names trackers, see ``plures.study.tracking``. ``config`` is kept with every
     run.
     """
     asked = {"rounds": rounds, "seeds": seeds, "model": model, "plan": plan, "norm": norm, **settings}
-    values = {} if out is None else describe(methods, federation, unseen, {**asked, "keep_models": keep_models})
+    kept = {"keep_models": keep_models, "references": references}
+    values = {} if out is None else describe(methods, federation, unseen, {**asked, **kept})
     planned = grid.plan_grid(
         methods,
         federation,
@@ -168,6 +175,9 @@ def compare(
         _keep(planned.folder, values)
     result = grid.run_grid(planned, progress=progress, track=track)
     if planned.folder is not None:
+        if references:
+            model = next(iter(planned.methods.values())).model
+            result = replace(result, references=keep_references(planned.folder, federation, unseen, model))
         finish(planned.folder, result, federation, unseen)
     return result
 

@@ -44,7 +44,8 @@ class InvalidStudy(UserError):
 class Study(StudySection):
     """A whole study; the defaults are those of ``plures compare``. ``methods = "all"`` is all that fit.
 
-    ``imports`` (``import`` in a file) are Python files with methods, models or data of one's own.
+    ``imports`` (``import`` in a file) are Python files with methods, models or data of one's own. ``references``: with
+    scores of predictors that are not federated beside it.
     """
 
     imports: tuple[str, ...] = ()
@@ -62,6 +63,7 @@ class Study(StudySection):
     eval_every: int = Field(default=10, ge=1)
     checkpoint_every: int | None = Field(default=None, ge=1)
     keep_models: bool | None = None
+    references: bool = True
     track: tuple[str, ...] = ()
     tune: TunePart | None = None
 

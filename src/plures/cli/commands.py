@@ -60,6 +60,10 @@ def compare_command(
     keep_models: Annotated[
         bool | None, typer.Option(help="Keep what plures export needs; by default up to 256 MB a run.")
     ] = None,
+    references: Annotated[
+        bool,
+        typer.Option(help="Score predictors that are not federated beside the study: trivial, linear, boosting."),
+    ] = True,
     track: Annotated[
         list[str] | None, typer.Option("--track", help="'tensorboard:FOLDER' or 'mlflow[:URI]'; repeatable.")
     ] = None,

@@ -38,7 +38,7 @@ def report_command(
     else:
         study = open_study(folder)
         path = study.report(out)
-        print_headline(study.saved)
+        print_recommendation(study.saved)
         say(f"page: {path}")
     if browse:
         webbrowser.open(path.resolve().as_uri())
@@ -59,7 +59,7 @@ def show_command(
     saved = read_results(folder)
     if client is None:
         print_leaderboard(saved.result)
-        print_headline(saved)
+        print_recommendation(saved)
         return
     console.print(client_table(saved.result, client))
     console.print(CLIENT_LEGEND, style="dim")
@@ -119,13 +119,12 @@ def print_leaderboard(result: Comparison) -> None:
     console.print(LEGEND, style="dim")
 
 
-def print_headline(saved: SavedStudy) -> None:
+def print_recommendation(saved: SavedStudy) -> None:
     """Say what to take, and what could not be read."""
-    from plures.study.headline import headline_of
+    from plures.study.recommendation import recommend
 
-    for sentence in headline_of(saved.result).sentences:
-        if sentence:
-            say(sentence)
+    for sentence in recommend(saved.result).sentences:
+        say(sentence)
     tell_missing(saved)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from plures.cli.export import tell_states
-from plures.cli.finished_studies import print_headline, print_leaderboard, print_variants
+from plures.cli.finished_studies import print_leaderboard, print_recommendation, print_variants
 from plures.cli.terminal import collect_warnings, console, listener, say, tell_notes
 from plures.errors import UserError
 from plures.wording import counted
@@ -50,7 +50,7 @@ def print_study(
     console.print(f"{note}; every client: {out / layout.CLIENTS_CSV}", highlight=False)
     console.print(f"picture: {out / layout.OVERVIEW}", highlight=False)
     tell_states(out)
-    print_headline(done.saved)
+    print_recommendation(done.saved)
     say(f"page: {out / NAME}")
     return done
 

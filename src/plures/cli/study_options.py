@@ -62,6 +62,7 @@ def study_of(given: Mapping[str, Any]) -> Study:
         "attack": given["attack"] or [],
         "track": given.get("track") or [],  # of commands that keep models and may be followed
         "keep_models": given.get("keep_models"),
+        "references": given.get("references", True),
         **{name: given[name] for name in ("model", "norm", "eval_every", "rounds", "cohort", "executor")},
     }
     if given["methods"]:

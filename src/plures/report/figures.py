@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 
 from plures.study import Comparison
-from plures.study.comparison import ALONE
+from plures.study.comparison import ALONE, UNSOUND
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -22,17 +22,24 @@ def overview(result: Comparison, path: Path) -> Path:
     """Means with their intervals, and every client's gain over training alone."""
     board = result.leaderboard
     names = board["method"].to_list()
+    sound = board.filter(~board["against_best"].is_in(UNSOUND))["method"].to_list()
     colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(names)}
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 0.45 * len(names) + 2.6), layout="constrained")
     for place, row in enumerate(board.iter_rows(named=True)):
         color = colors[row["method"]]
+        if row["against_best"] in UNSOUND or row["mean"] is None:
+            # One that diverged would leave no room for the others.
+            left.text(
+                0.02, place, row["against_best"], transform=left.get_yaxis_transform(), va="center", color=color
+            )
+            continue
         left.plot([row["low"], row["high"]], [place, place], color=color, lw=3, alpha=0.5)
         left.plot(row["mean"], place, "o", color=color, ms=7)
         left.annotate(f"{row['mean']:.3f}", (row["mean"], place), (0, 7), textcoords="offset points", ha="center")
     left.set_yticks(range(len(names)), names)
     x = f"personal {result.metric} on test rows (mean over clients, 95 % interval)"
     left.set(ylim=(len(names) - 0.5, -0.6), xlabel=x, title="Which method")
-    _gains(right, result, [name for name in names if name != ALONE], colors)
+    _gains(right, result, sound, colors)
     if result.attackers is not None:
         figure.suptitle(result.attackers.said, fontsize="medium")
     figure.savefig(path, dpi=130)
@@ -40,13 +47,17 @@ def overview(result: Comparison, path: Path) -> Path:
     return path
 
 
-def _gains(axis: Any, result: Comparison, names: list[str], colors: dict[str, str]) -> None:
+def _gains(axis: Any, result: Comparison, sound: list[str], colors: dict[str, str]) -> None:
     """One line of sorted client gains per method; above zero a client is better off than alone."""
     axis.axhline(0, color="gray", lw=1)
     axis.set_title("For whom")
-    if ALONE not in result.clients["method"].unique():
-        axis.text(0.5, 0.5, f"add {ALONE} to see who gains", transform=axis.transAxes, ha="center")
+    if ALONE not in sound:
+        wish = (
+            f"{ALONE} gave no model to compare with" if ALONE in result.methods else f"add {ALONE} to see who gains"
+        )
+        axis.text(0.5, 0.5, wish, transform=axis.transAxes, ha="center")
         return
+    names = [name for name in sound if name != ALONE]
     for name in names:
         gain = np.sort(result.gains(name, ALONE))
         axis.plot(np.linspace(0, 100, len(gain)), gain, ".-", color=colors[name], label=name, ms=5, lw=1)

@@ -40,7 +40,7 @@ def fill_page(
     template: str, sentences: Sequence[str], missing: Sequence[str], texts: Mapping[str, str], **parts: str
 ) -> str:
     """A page from its template: texts are plain, parts are HTML."""
-    plain = {**texts, "first": sentences[0], "second": sentences[1], "version": __version__}
+    plain = {**texts, "answer": " ".join(sentences), "version": __version__}
     parts |= {"missing": missing_list(missing), "style": asset("page.css")}
     return Template(asset(template)).substitute({name: escape(one) for name, one in plain.items()}, **parts)
 

@@ -13,11 +13,11 @@ import polars as pl
 from plures.errors import BadFile
 from plures.registry import METHODS, PERSONALIZERS, Entry
 from plures.study.clusters import recovery
-from plures.study.comparison import ALONE, Comparison, knows_groups
+from plures.study.comparison import ALONE, UNSOUND, Comparison, knows_groups
 from plures.study.disk.layout import RESOLVED, flat, score_column
 from plures.study.disk.results import SavedStudy
 from plures.study.fronts import pareto
-from plures.study.headline import headline_of
+from plures.study.recommendation import recommend
 from plures.study.statistics import over_seeds
 from plures.study.tuning.outcomes import read_chosen
 from plures.wording import counted
@@ -43,7 +43,7 @@ MOST_MAPPED = 400
 def page_of(saved: SavedStudy) -> dict[str, Any]:
     """Everything on the page of a study; times are under "times" and nowhere else."""
     result = saved.result
-    found = headline_of(result)
+    found = recommend(result)
     names = result.leaderboard["method"].to_list()
     return {
         "title": _title(saved),
@@ -53,6 +53,8 @@ def page_of(saved: SavedStudy) -> dict[str, Any]:
         "digits": result.digits,
         "higher_is_better": result.higher_is_better,
         "methods": [method_look(name, result.methods) for name in names],
+        "unsound": list(UNSOUND),
+        "yardsticks": [{"name": name, "mean": _number(mean)} for name, mean in result.reference_means.items()],
         "leaderboard": [_plain(row) for row in result.leaderboard.drop("seconds").to_dicts()],
         "pairs": [_plain({**vars(pair), "clear": pair.clear}) for pair in result.pairs],
         "clients": _clients(result, names),
@@ -153,7 +155,7 @@ def _curve(curves: pl.DataFrame, name: str) -> dict[str, Any]:
 
 def _front(result: Comparison) -> list[str]:
     """Methods that none beats in both megabytes and mean score, cheapest first; those that know the groups do not count."""
-    board = result.leaderboard.filter(pl.col("against_best") != "diverged")
+    board = result.leaderboard.filter(~pl.col("against_best").is_in(UNSOUND))
     board = board.filter(~pl.col("method").map_elements(knows_groups, pl.Boolean))
     sign = -1.0 if result.higher_is_better else 1.0
     costs, errors = board["mb_per_client"].to_numpy(), sign * board["mean"].to_numpy()

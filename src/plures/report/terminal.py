@@ -15,7 +15,7 @@ from rich.text import Text, TextType
 if TYPE_CHECKING:
     from plures.study import Comparison, StudyProgress
 
-OTHER_COLUMNS, WIDE, BAR = 62, 100, 8
+OTHER_COLUMNS, WIDE, BAR, MARK = 63, 100, 8, "▸"
 
 WHOLE: dict[str, Any] = {"no_wrap": True}
 FOLDED: dict[str, Any] = {"overflow": "fold"}
@@ -24,40 +24,47 @@ NUMBER: dict[str, Any] = {"justify": "right", "no_wrap": True}
 
 
 def leaderboard(result: Comparison, *, width: int = 80) -> Table:
-    """The leaderboard, best method first; with room to spare a small bar shows the mean."""
+    """The leaderboard, best method first, then what is not federated; with room to spare a small bar shows the mean."""
+    from plures.study.comparison import UNSOUND
+    from plures.study.recommendation import recommend
+
     # Numbers are never cut: if a line is too long, the method's name is.
     room = width - OTHER_COLUMNS - (BAR + 1 if width >= WIDE else 0)
-    numbers = ("mean", "±", "worst\n10 %", "below\nalone", "unseen", "MB per\nclient", "s")
+    numbers = ("mean", "±", "worst\n10 %", "below\nalone", "unseen", "MB per\nclient", "steps")
     columns: dict[str, dict[str, Any]] = {
         "method": {**WHOLE, "max_width": max(room, 15)},
         **{name: {**NUMBER, "min_width": 6 if "MB" in name else 5} for name in numbers},
         "against\nthe best": {"min_width": 8},
     }
-    board = result.leaderboard
-    sound = board.filter(board["against_best"] != "diverged")["mean"].drop_nulls()
+    board, advice = result.leaderboard, recommend(result).advice
+    sound = board.filter(~board["against_best"].is_in(UNSOUND))["mean"].drop_nulls()
     top = max(sound, default=1.0) or 1.0
     drawable = width >= WIDE and all(value >= 0 for value in sound)
     said = partial(number, digits=result.digits)
     rows = [
         (
-            Text(row["method"]),
+            Text(f"{MARK} {row['method']}" if row["method"] == advice else row["method"]),
             said(row["mean"]) + (f" {bar(row['mean'], top)}" if drawable else ""),
             said((row["high"] - row["low"]) / 2),
             said(row["worst_decile"]),
             percent(row["worse_than_alone"]),
             said(row["unseen"]),
             number(row["mb_per_client"], 2),
-            number(row["seconds"], 1),
+            number(row["steps_per_client"], 0),
             row["against_best"],
         )
         for row in board.iter_rows(named=True)
+    ]
+    rows += [
+        (Text(name, "dim"), said(mean), *["-"] * 6, "reference") for name, mean in result.reference_means.items()
     ]
     return plain_table(f"Personal {result.metric} on test rows, over clients and seeds", columns, rows)
 
 
 LEGEND = (
-    "mean ± half of its 95 % interval (bootstrap over clients and seeds); worst 10 %: nine in ten clients do better; "
-    "below alone: clients worse off than with local_only; unseen: mean over held-out clients"
+    f"{MARK} recommended, by valid rows; mean ± half of its 95 % interval (bootstrap over clients and seeds); worst 10 %: nine in ten clients do better; "
+    "below alone: clients worse off than with local_only; unseen: mean over held-out clients; steps: gradient steps per client; "
+    "reference: not federated"
 )
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from plures.report.page import NAME, fill_page
 from plures.report.page_data import method_look
 from plures.report.terminal import FOLDED, NUMBER, number, plain_table
-from plures.study.comparison import ALONE, GLOBAL, KNOWING
+from plures.study.comparison import ALONE, GLOBAL, KNOWING, UNSOUND
 from plures.study.disk.layout import RESOLVED
 from plures.study.variants import Variants
 from plures.wording import counted
@@ -116,16 +116,16 @@ def _column(found: Variants, label: str) -> dict[str, tuple[str, float]]:
     """{method: (its cell, how near it is to the best one, 0 to 1)} of a variant."""
     result = found.studies[label].result
     rows = found.table.filter(pl.col("variant") == label)
-    means = rows.filter(pl.col("against_best") != "diverged")["mean"].drop_nulls().to_list()
+    means = rows.filter(~pl.col("against_best").is_in(UNSOUND))["mean"].drop_nulls().to_list()
     low, high = (min(means), max(means)) if means else (0.0, 0.0)
     cells = {}
     for row in rows.iter_rows(named=True):
-        if row["mean"] is None or row["against_best"] == "diverged":
+        if row["mean"] is None or row["against_best"] in UNSOUND:
             cells[row["method"]] = (f'<td class="beaten">{escape(row["against_best"])}</td>', 0.0)
             continue
         near = (row["mean"] - low) / (high - low) if high > low else 1.0
         heat = near if result.higher_is_better else 1 - near
-        kind = "best" if row["unbeaten"] else "ceiling" if row["against_best"] == KNOWING else "beaten"
+        kind = "best" if row["candidate"] else "ceiling" if row["against_best"] == KNOWING else "beaten"
         mark = " ✓" if row["advice"] else ""
         interval = f"{row['low']:.{result.digits}f} to {row['high']:.{result.digits}f}"
         shown = f"{row['mean']:.{result.digits}f}{mark}"
@@ -144,7 +144,7 @@ def _picture(found: Variants, looks: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _panel(found: Variants, looks: Mapping[str, Mapping[str, Any]], metric: str) -> str:
     rows = found.table.filter(pl.col("metric") == metric, pl.col("mean").is_not_null())
-    rows = rows.filter(pl.col("against_best") != "diverged")
+    rows = rows.filter(~pl.col("against_best").is_in(UNSOUND))
     if not rows.height:
         return ""
     labels = rows["variant"].unique(maintain_order=True).to_list()

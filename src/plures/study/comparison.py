@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -15,16 +14,22 @@ import polars as pl
 from plures.engine import AttackSummary
 from plures.registry import METHODS
 from plures.study.disk.layout import ATTACKER, score_column
-from plures.study.pairs import Pair, in_pairs
-from plures.study.statistics import bootstrap, gini, over_seeds, share_worse, weighted_mean, worst_decile
+from plures.study.pairs import Pair, all_pairs
+from plures.study.references import TRIVIAL, is_useless
+from plures.study.statistics import bootstrap, gini, mean_of, over_seeds, share_worse, weighted_mean, worst_decile
+
+if TYPE_CHECKING:
+    from plures.study.references import References
 
 ALONE, GLOBAL = "local_only", "fedavg"
 """The two ends that every method is held against: no collaboration, and one model for all."""
 
 KNOWING = "knows the groups"
+UNSOUND = ("diverged", "useless", "unknown", "no scores")
+"""What is said of methods against the best: one that could not be taken by anybody, and those that nobody should."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Comparison:
     """The result: ``clients`` has a row per (method, seed, client).
 
@@ -41,6 +46,7 @@ class Comparison:
     # Policies for normalization layers; {} for a model without.
     norms: Mapping[str, str] = field(default_factory=dict)
     newcomers: pl.DataFrame | None = None
+    references: References | None = None
 
     @property
     def honest(self) -> pl.DataFrame:
@@ -51,6 +57,17 @@ class Comparison:
     def methods(self) -> list[str]:
         """The labels of the methods, as given."""
         return self.clients["method"].unique(maintain_order=True).to_list()
+
+    @property
+    def num_seeds(self) -> int:
+        """With how many seeds every method was run."""
+        return self.clients["seed"].n_unique()
+
+    @cached_property
+    def names(self) -> np.ndarray:
+        """(clients,) the names of honest clients in training, in the order of scores."""
+        once = self.honest.filter(pl.col("seen")).unique("uid").sort("uid")
+        return once["name"].to_numpy()
 
     @cached_property
     def leaderboard(self) -> pl.DataFrame:
@@ -68,15 +85,27 @@ class Comparison:
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """Every two methods, in the order of the leaderboard: how much the first scores above the second.
+        """Every two methods, in the order of the leaderboard: how much the first scores above the second on test rows.
 
-        Intervals hold for all pairs together, so also for the best method, whichever that is. A method that diverged, that
-        has no scores, or whose runs are not all there is left out.
+        Intervals hold for all pairs together. A method that diverged or is useless, that has no scores, or whose runs are
+        not all there is left out.
         """
+        return all_pairs({name: self.scores(name) for name in self._compared}).compare()
+
+    def behind(self, split: str = "test") -> set[str]:
+        """Methods that can be told from the best one on these rows; one that was told the groups does not count."""
+        names = [name for name in self._compared if not knows_groups(name)]
+        scores = {name: self.scores(name, split=split) for name in names}
+        return all_pairs(scores).behind(higher_is_better=self.higher_is_better)
+
+    @cached_property
+    def _compared(self) -> list[str]:
+        """Methods that can be compared with others, the best first."""
         whole = max(self.scores(name).shape for name in self.methods)
-        sound = self._ranked.filter(~pl.col("diverged") & pl.col("mean").is_not_null())["method"].to_list()
-        names = [name for name in sound if self.scores(name).shape == whole]
-        return in_pairs({name: self.scores(name) for name in names}, list(combinations(names, 2)))
+        sound = self._ranked.filter(~pl.col("diverged") & ~pl.col("useless") & pl.col("mean").is_not_null())[
+            "method"
+        ]
+        return [name for name in sound if self.scores(name).shape == whole]
 
     def pair(self, method: str, other: str) -> Pair | None:
         """How much a method scores above another one; None where that is not known."""
@@ -87,9 +116,27 @@ class Comparison:
                 return Pair(method, other, -one.mean, -one.high, -one.low, one.p)
         return None
 
-    def scores(self, method: str, *, seen: bool = True) -> np.ndarray:
-        """(seeds, clients) final personal scores of a method on test rows."""
-        return self._wide(method, score_column(self.metric), seen=seen)
+    def scores(self, method: str, *, seen: bool = True, split: str = "test") -> np.ndarray:
+        """(seeds, clients) final personal scores of a method; NaN where there is none."""
+        return self._wide(method, score_column(self.metric, split=split), seen=seen)
+
+    def row(self, method: str) -> dict[str, Any]:
+        """A method's row of the leaderboard."""
+        return self.leaderboard.filter(pl.col("method") == method).row(0, named=True)
+
+    @property
+    def reference_means(self) -> dict[str, float]:
+        """The mean test scores of predictors that are not federated, by name; those that are known."""
+        means = {} if self.references is None else self.references.means
+        return {name: mean for name, mean in means.items() if math.isfinite(mean)}
+
+    def trivial(self, split: str = "test") -> float | None:
+        """The mean score of the trivial predictor over clients in training; None where it is not known."""
+        if self.references is None:
+            return None
+        rows = self.references.table.filter(pl.col("seen") & (pl.col("reference") == TRIVIAL))
+        mean: Any = rows[f"{split}_score"].cast(pl.Float64).fill_nan(None).mean()
+        return mean if mean is None else float(mean)
 
     @cached_property
     def digits(self) -> int:
@@ -97,11 +144,18 @@ class Comparison:
         sizes = [abs(mean) for mean in self._ranked["mean"] if mean]
         return min(max(3 - math.floor(math.log10(float(np.median(sizes)) * 10 / 3)), 0), 9) if sizes else 3
 
-    def gains(self, method: str, over: str) -> np.ndarray:
+    def gains(self, method: str, over: str, *, split: str = "test") -> np.ndarray:
         """(clients,) by how much clients in training are better off with a method than with another, over seeds."""
         sign = 1 if self.higher_is_better else -1
-        gap: np.ndarray = sign * (over_seeds(self.scores(method)) - over_seeds(self.scores(over)))
+        mine, other = (over_seeds(self.scores(name, split=split)) for name in (method, over))
+        gap: np.ndarray = sign * (mine - other)
         return gap
+
+    def useless(self, method: str) -> bool:
+        """Whether a method does clearly worse than the trivial predictor, where that one is known."""
+        trivial, mean = self.trivial(), mean_of(self.scores(method))
+        better, metric = self.higher_is_better, self.metric
+        return math.isfinite(mean) and is_useless(mean, trivial, higher_is_better=better, metric=metric)
 
     def diverged(self, method: str) -> bool:
         """Whether some client with test rows got a model whose loss is not a finite number."""
@@ -111,7 +165,8 @@ class Comparison:
 
     def _wide(self, method: str, column: str, *, seen: bool = True) -> np.ndarray:
         mine = self.honest.filter((pl.col("method") == method) & (pl.col("seen") == seen))
-        wide = mine.sort("seed", "uid").select("seed", column)
+        values = pl.col(column) if column in mine.columns else pl.lit(None, pl.Float64).alias(column)
+        wide = mine.sort("seed", "uid").select("seed", values)
         parts = [one[column] for _, one in wide.group_by(["seed"], maintain_order=True)]
         return np.array([part.cast(pl.Float64).fill_null(np.nan).to_numpy() for part in parts])
 
@@ -124,6 +179,7 @@ class Comparison:
         return {
             "method": name,
             "mean": interval.mean,
+            "valid_mean": none_if_nan(mean_of(self.scores(name, split="valid"))),
             "low": interval.low,
             "high": interval.high,
             "weighted_mean": weighted_mean(each, self._wide(name, "test_rows")[0]),
@@ -133,9 +189,16 @@ class Comparison:
             **self._against(name, GLOBAL, "global"),
             "unseen": float(np.nanmean(others)) if others.size and np.isfinite(others).any() else None,
             "mb_per_client": None if size is None else float(np.asarray(size, float)) / 1e6,
+            "steps_per_client": self._steps(mine),
             "seconds": self.seconds.get(name),
             "diverged": self.diverged(name),
+            "useless": self.useless(name),
         }
+
+    def _steps(self, mine: pl.DataFrame) -> float | None:
+        """Gradient steps that a client made, on average; None for studies that did not count them."""
+        mean: Any = mine["steps"].cast(pl.Float64).mean() if "steps" in mine.columns else None
+        return None if mean is None else float(mean)
 
     def _against(self, name: str, end: str, said: str) -> dict[str, float | None]:
         """The share of clients that are worse off than with one of the two ends, and the mean gain over it."""
@@ -149,28 +212,32 @@ class Comparison:
         return dict(zip(columns, (worse, gain.mean, gain.low, gain.high), strict=True))
 
     def _with_verdict(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Paired with the best method over the same clients and seeds: a clear gap, or within noise."""
-        names = table["method"].to_list()
-        best = next((name for name in names if not knows_groups(name)), names[0])
+        """Compared with the best method over the same clients and seeds: clearly behind it, or within noise."""
+        names, behind = self._compared, self.behind()
+        best = next((name for name in names if not knows_groups(name)), "")
+        rows = table.iter_rows(named=True)
+        words = ["best" if row["method"] == best else self._word(row, row["method"] in behind) for row in rows]
         found = {name: self.pair(best, name) for name in names if name != best}
-        gone = dict(zip(names, table["diverged"], strict=True))
-        scored = dict(zip(names, table["mean"].is_not_null(), strict=True))
-        words = [_word(name, best, found.get(name), diverged=gone[name], scored=scored[name]) for name in names]
-        ps = [None if (pair := found.get(name)) is None else pair.p for name in names]
+        ps = [None if (pair := found.get(name)) is None else pair.p for name in table["method"]]
         judged = table.with_columns(pl.Series("p", ps, pl.Float64), pl.Series("against_best", words, pl.String))
-        return judged.drop("diverged")
+        return judged.drop("diverged", "useless")
+
+    def _word(self, row: Mapping[str, Any], behind: bool) -> str:
+        for fault in ("diverged", "useless"):
+            if row[fault]:
+                return fault
+        if row["mean"] is None:
+            return "no scores"
+        if knows_groups(row["method"]):
+            return KNOWING
+        if row["method"] not in self._compared or self.scores(row["method"]).shape[1] < 2:
+            return "unknown"
+        return "behind" if behind else "within noise"
 
 
-def _word(name: str, best: str, pair: Pair | None, *, diverged: bool, scored: bool) -> str:
-    if diverged:
-        return "diverged"
-    if not scored:
-        return "no scores"
-    if name == best:
-        return "best"
-    if knows_groups(name):
-        return KNOWING
-    return "unknown" if pair is None else "behind" if pair.clear else "within noise"
+def none_if_nan(value: float) -> float | None:
+    """A number, or None for one that is not known."""
+    return None if math.isnan(value) else value
 
 
 def knows_groups(label: str) -> bool:

@@ -98,7 +98,11 @@ def compare(
 
     With ``out`` finished runs are kept there, with the tables of the comparison; ``plures.compare`` adds what a reader wants.
     """
-    return run_grid(plan_grid(methods, federation, **options), progress=progress, track=track)
+    planned = plan_grid(methods, federation, **options)
+    result = run_grid(planned, progress=progress, track=track)
+    if planned.folder is not None:
+        save_comparison(planned.folder, result)
+    return result
 
 
 def plan_grid(
@@ -151,7 +155,7 @@ def plan_grid(
 def run_grid(
     grid: Grid, *, progress: Callable[[StudyProgress], None] | None = None, track: Sequence[str | Tracker] = ()
 ) -> Comparison:
-    """Run what is not finished, and collect; the tables of the comparison are written to the folder, if there is one."""
+    """Run what is not finished, and collect; runs are kept in the folder, if there is one."""
     first = grid.runs[0].settings
     seeds = list(dict.fromkeys(run.settings.seed for run in grid.runs))
     with open_trackers(track, progress, {"rounds": first.rounds, "seeds": seeds, **grid.config}) as watch:
@@ -160,8 +164,6 @@ def run_grid(
             for index, run in enumerate(grid.runs)
         }
         result = collect(grid, tables)
-        if grid.folder is not None:
-            save_comparison(grid.folder, result)
         watch.done(result)
     return result
 

@@ -14,8 +14,8 @@ import polars as pl
 from plures.errors import BadFile
 from plures.study.disk import layout
 from plures.study.disk.results import SavedStudy, read_results
-from plures.study.headline import Headline, cheapest, headline_of, listed, unbeaten
-from plures.wording import counted
+from plures.study.recommendation import Choice, Recommendation, recommend
+from plures.wording import counted, joined
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,15 @@ class Variants:
     missing: tuple[str, ...] = ()
 
     @cached_property
-    def answers(self) -> dict[str, Headline]:
+    def answers(self) -> dict[str, Recommendation]:
         """What to take in each of them."""
-        return {label: headline_of(one.result) for label, one in self.studies.items()}
+        return {label: recommend(one.result) for label, one in self.studies.items()}
+
+    @cached_property
+    def candidates(self) -> dict[str, list[str]]:
+        """The methods that are as good as the best one, in each of them."""
+        choices = {label: Choice(one.result) for label, one in self.studies.items()}
+        return {label: one.candidates if one.sound else [] for label, one in choices.items()}
 
     @cached_property
     def methods(self) -> list[str]:
@@ -39,14 +45,14 @@ class Variants:
 
     @cached_property
     def table(self) -> pl.DataFrame:
-        """A row per (variant, method): its row of the leaderboard, and whether it is unbeaten and the advice there."""
+        """A row per (variant, method): its row of the leaderboard, and whether it is a candidate and the advice there."""
         name = pl.col("method")
         parts = [
             one.result.leaderboard.select(
                 pl.lit(label).alias("variant"),
                 pl.lit(one.result.metric).alias("metric"),
                 pl.all(),
-                name.is_in(unbeaten(one.result)).alias("unbeaten"),
+                name.is_in(self.candidates[label]).alias("candidate"),
                 (name == self.answers[label].advice).alias("advice"),
             )
             for label, one in self.studies.items()
@@ -55,18 +61,15 @@ class Variants:
 
     @cached_property
     def everywhere(self) -> str:
-        """The cheapest method that no other one clearly beats in any of the studies; empty if there is none."""
-        best = [unbeaten(one.result) for one in self.studies.values()]
-        common = [name for name in best[0] if all(name in others for others in best[1:])]
-        if not common:
-            return ""
-        price = self.table.group_by("method").agg(pl.col("mb_per_client").mean())
-        prices = {name: mb or 0.0 for name, mb in price.iter_rows()}
-        return cheapest(common, prices)
+        """The method that is as good as the best one in all of the studies, and recommended in most; empty if there is none."""
+        first, *others = self.candidates.values()
+        common = [name for name in first if all(name in one for one in others)]
+        times = {name: len(self._by_advice.get(name, ())) for name in common}
+        return max(common, key=times.__getitem__, default="")
 
     @cached_property
-    def sentences(self) -> tuple[str, str]:
-        """What to take, in two sentences."""
+    def sentences(self) -> tuple[str, ...]:
+        """What to take, in two or three sentences."""
         if not any(one.advice for one in self.answers.values()):
             return "No method can be advised in any of these studies.", "Look at each of them for the reason."
         if len(self.studies) == 1:
@@ -74,15 +77,14 @@ class Variants:
         total = counted(len(self.studies), "variant")
         if not self.everywhere:
             common = [set(one.result.methods) for one in self.studies.values()]
-            first = "No method is unbeaten in" if set.intersection(*common) else "No method was run in"
+            first = "No method is as good as the best in" if set.intersection(*common) else "No method was run in"
             each = [f"{name} in {_some(labels)}" for name, labels in self._by_advice.items() if name]
             none = f"; there is none to take in {_some(self._by_advice[''])}" if "" in self._by_advice else ""
             return f"{first} all {total}.", f"Take {'; '.join(each)}{none}."
-        first = f"Use {self.everywhere}: no other method clearly beats it in any of {total}."
+        first = f"Use {self.everywhere}: it is as good as the best in all {total}."
         others = {name: labels for name, labels in self._by_advice.items() if name != self.everywhere}
         each = [f"{counted(len(labels), 'variant')} would advise {name}" for name, labels in others.items()]
-        said = listed(each) if others else ""
-        alone = f"looked at alone, {said}" if others else "it is the cheapest such method in each"
+        alone = f"looked at alone, {joined(each)}" if others else "each of them recommends it"
         return first, f"{self._range(self.everywhere)}; {alone}."
 
     @cached_property

@@ -44,7 +44,8 @@ function labeled(name) {
 const columns = [
   ["method", "method"], ["mean", "mean"], ["weighted_mean", "by rows"], ["worst_decile", "worst 10 %"], ["gini", "Gini"],
   ["worse_than_alone", "below alone"], ["worse_than_global", "below global"], ["gain_over_alone", "gain over alone"],
-  ["unseen", "unseen"], ["mb_per_client", "MB"], ["seconds", "s"], ["against_best", "against the best"],
+  ["unseen", "unseen"], ["valid_mean", "on valid rows"], ["steps_per_client", "steps"], ["mb_per_client", "MB"], ["seconds", "s"],
+  ["against_best", "against the best"],
 ];
 let sorted = { key: null, down: true };
 
@@ -55,7 +56,7 @@ function drawLeaderboard() {
   for (const [key, text] of columns) {
     const cell = element("th", text, { "data-key": key, scope: "col", tabindex: "0", class: key === "against_best" ? "text" : "" });
     if (sorted.key === key) cell.setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
-    const upward = key === "method" || (["mean", "weighted_mean", "worst_decile", "unseen"].includes(key) && !page.higher_is_better);
+    const upward = key === "method" || (["mean", "weighted_mean", "worst_decile", "unseen", "valid_mean"].includes(key) && !page.higher_is_better);
     const sort = () => {
       sorted = { key, down: sorted.key === key ? !sorted.down : !upward };
       drawLeaderboard();
@@ -68,7 +69,7 @@ function drawLeaderboard() {
   table.append(head);
   const rows = page.leaderboard.map((one) => ({ ...one, seconds: page.times.seconds[one.method] }));
   if (sorted.key) rows.sort((a, b) => order(a[sorted.key], b[sorted.key]) * (sorted.down ? -1 : 1));
-  const able = page.leaderboard.filter((one) => one.against_best !== "diverged" && one.mean !== null);
+  const able = page.leaderboard.filter((one) => !page.unsound.includes(one.against_best) && one.mean !== null);
   const top = Math.max(...able.map((one) => one.high ?? 0), 1e-12), drawable = able.every((one) => one.mean >= 0);
   for (const one of rows) {
     if (!shown.has(one.method)) continue;
@@ -76,11 +77,17 @@ function drawLeaderboard() {
     if (drawable && one.mean !== null) mean.append(bar(one, top));
     const found = row([
       labeled(one.method), mean, said(one.weighted_mean), said(one.worst_decile), said(one.gini, 3), percent(one.worse_than_alone),
-      percent(one.worse_than_global), signed(one.gain_over_alone), said(one.unseen), megabytes(one.mb_per_client),
+      percent(one.worse_than_global), signed(one.gain_over_alone), said(one.unseen), said(one.valid_mean), said(one.steps_per_client, 0), megabytes(one.mb_per_client),
       element("td", said(one.seconds, 1), { class: "time" }), element("td", one.against_best, { class: "text" }),
     ]);
     found.dataset.method = one.method;
     if (one.method === page.answer.advice) found.className = "advice";
+    table.append(found);
+  }
+  for (const one of page.yardsticks) {
+    const gaps = columns.slice(2, -1).map(() => element("td", ""));
+    const found = row([element("td", one.name, { class: "text" }), said(one.mean), ...gaps, element("td", "reference", { class: "text" })]);
+    found.className = "reference";
     table.append(found);
   }
 }

@@ -2,6 +2,7 @@
 
     study.json  study.toml  command.txt  data.json        what was asked for, and of which data
     clients.parquet  clients.csv  leaderboard.csv  summary.json  overview.png  report.html
+    references.parquet     what is not federated: trivial predictors, lines and trees
     runs/METHOD/seed-N/    record, info, clients, newcomers (.parquet), done.json, checkpoint/
     tuning/                trials.json, trials.parquet, chosen.json
     models/METHOD/seed-N/CLIENT/    model.safetensors, model.json
@@ -23,6 +24,7 @@ from plures.errors import BadFile
 STUDY, RESOLVED, COMMAND, DATA, SUMMARY = "study.json", "study.toml", "command.txt", "data.json", "summary.json"
 CLIENTS, CLIENTS_CSV, LEADERBOARD, OVERVIEW = "clients.parquet", "clients.csv", "leaderboard.csv", "overview.png"
 RUNS, RECORD, INFO, NEWCOMERS, DONE = "runs", "record.parquet", "info.parquet", "newcomers.parquet", "done.json"
+REFERENCES = "references.parquet"
 STATES = "checkpoint"
 TUNING, TRIALS, TRIALS_TABLE, CHOSEN = "tuning", "trials.json", "trials.parquet", "chosen.json"
 MODELS, WEIGHTS, ABOUT = "models", "model.safetensors", "model.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from plures.engine import AttackSummary
 from plures.errors import BadFile
 from plures.study.comparison import Comparison, honest_of
 from plures.study.disk import layout
+from plures.study.disk.references import read_references
 from plures.study.disk.runs import RunTables, read_tables, stack_tables, told_by
+from plures.study.recommendation import recommend
 
 RunName = tuple[str, int]
 """(label of the method, seed)"""
@@ -53,6 +55,7 @@ def save_comparison(out: Path, result: Comparison) -> None:
         "metric": result.metric,
         "higher_is_better": result.higher_is_better,
         "leaderboard": result.leaderboard.to_dicts(),
+        "recommendation": recommend(result)._asdict(),
     }
     if result.norms:
         about["norm"] = dict(result.norms)
@@ -98,6 +101,7 @@ def read_results(folder: str | Path) -> SavedStudy:
         missing.append(f"finish the study with: plures resume {folder}")
     headers = {run: _header(places[run]) for run in runs}
     result = _comparison(runs, headers, _settings(folder, layout.SUMMARY, []), study)
+    result = replace(result, references=read_references(folder))
     return _saved(folder, result, {run: places[run] for run in runs}, study, missing)
 
 

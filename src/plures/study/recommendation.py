@@ -1,0 +1,350 @@
+"""What a study recommends: chosen on valid rows, told on test rows, by one rule wherever a method is named.
+
+    1. A method must be sound: it ended, its scores are finite and of use, and it was not told the planted groups.
+    2. The best is the one with the best mean score on valid rows. Candidates are as good as it: their means are within
+       1 % of the score's range of it, or within 2 % where they cannot be told from it (``plures.study.pairs``). The range
+       of an accuracy is 1, that of an error what the trivial predictor makes.
+    3. What another sound method matches or beats in every column of ``COLUMNS`` is no candidate.
+    4. Among candidates each column in turn keeps those that are about as good as the best one there: worst tenth of
+       clients, newcomers, clients below training alone, gradient steps, megabytes. The better mean decides what is left.
+
+Test rows only report. They are other rows of the same clients, so that the winner's mean is no longer the largest of many
+draws in its rows, but still is in its clients: its interval holds for all sound methods at once (Sidak's correction).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from scipy.stats import norm, t
+
+from plures.study.comparison import ALONE, GLOBAL, UNSOUND, Comparison, knows_groups
+from plures.study.pairs import LEVEL, Pair
+from plures.study.statistics import over_seeds, share_worse, worst_decile
+from plures.wording import counted, joined, said_mb
+
+MARGIN = 0.01
+"""Means closer than this share of the score's range are as good as each other, however surely they differ.
+
+Twice as far is close enough where noise alone could make the difference.
+"""
+
+BOUNDED = ("accuracy", "auc")
+ENDS = {GLOBAL: "one model for all", ALONE: "training alone"}
+FEW_SEEDS = 3
+
+
+class Column(NamedTuple):
+    """What decides among candidates. Values within ``share`` of the score's range, or ``at_least``, or ``times`` the best count as equal."""
+
+    name: str
+    said: str
+    share: float = 0.0
+    at_least: float = 0.0
+    times: float = 1.0
+    is_score: bool = False
+
+
+COLUMNS = (
+    Column("worst_decile", "better for the worst tenth of clients", share=0.02, is_score=True),
+    Column("unseen", "better for newcomers", share=0.02, is_score=True),
+    Column("worse_than_alone", "fewer clients lose by it", at_least=0.05),
+    Column("steps_per_client", "less work", times=2.0),
+    Column("mb_per_client", "fewer bytes", at_least=1.0, times=2.0),
+)
+"""In this order: the one place where it is written."""
+
+
+class Recommendation(NamedTuple):
+    """What to take. ``best`` has the best mean on the rows that choose; ``near`` are others that test rows cannot tell from it."""
+
+    advice: str
+    best: str
+    near: tuple[str, ...]
+    sentences: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """All sentences."""
+        return " ".join(self.sentences)
+
+
+@lru_cache(maxsize=4)
+def recommend(result: Comparison) -> Recommendation:
+    """What to take, after a comparison."""
+    choice = Choice(result)
+    if not choice.sound:
+        return Recommendation("", "", (), _nothing(result))
+    words = _Words(result, choice)
+    return Recommendation(choice.advice, choice.best, words.near, (words.first, words.second, words.third))
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The choice among the methods of a comparison."""
+
+    result: Comparison
+
+    @cached_property
+    def split(self) -> str:
+        """The rows that choose: valid ones, or test rows where no client has others."""
+        known = [np.isfinite(self.result.scores(name, split="valid")).any() for name in self.result.methods]
+        return "valid" if all(known) else "test"
+
+    @cached_property
+    def sound(self) -> list[str]:
+        """Methods that may be recommended, the best mean on the rows that choose first."""
+        board = self.result.leaderboard.filter(~pl.col("against_best").is_in(UNSOUND))
+        names = [name for name in board["method"] if not knows_groups(name)]
+        return sorted(names, key=lambda name: -self._sign * self.means[name])
+
+    @cached_property
+    def means(self) -> dict[str, float]:
+        """The mean score of every method on the rows that choose."""
+        return {name: _mean(self.result.scores(name, split=self.split)) for name in self.result.methods}
+
+    @property
+    def best(self) -> str:
+        """The best mean."""
+        return self.sound[0]
+
+    @cached_property
+    def span(self) -> float:
+        """The range of the score."""
+        if self.result.metric in BOUNDED:
+            return 1.0
+        trivial = self.result.trivial(self.split)
+        sizes = [abs(self.means[name]) for name in self.sound]
+        return abs(trivial) if trivial is not None else float(np.median(sizes))
+
+    @cached_property
+    def candidates(self) -> list[str]:
+        """Methods that are as good as the best one."""
+        behind = self.result.behind(self.split)
+        room = {name: MARGIN * self.span * (1 if name in behind else 2) for name in self.sound}
+        near = [name for name in self.sound if self._gap(name) <= room[name]]
+        kept = [name for name in near if not any(self._dominates(other, name) for other in self.sound)]
+        return kept or [self.best]
+
+    @cached_property
+    def advice(self) -> str:
+        """The method to take."""
+        return self._steps[-1][1][0]
+
+    @property
+    def reason(self) -> str:
+        """What spoke for the advice over the best mean; empty where they are one."""
+        left = self.candidates
+        for column, kept in self._steps:
+            if self.best in left and self.best not in kept and column is not None:
+                return column.said
+            left = kept
+        return ""
+
+    @cached_property
+    def _steps(self) -> list[tuple[Column | None, list[str]]]:
+        """Who is left after each column."""
+        steps: list[tuple[Column | None, list[str]]] = [(None, self.candidates)]
+        for column in COLUMNS:
+            steps.append((column, self._about_as_good(column, steps[-1][1])))
+        return steps
+
+    def _about_as_good(self, column: Column, names: Sequence[str]) -> list[str]:
+        """Those of some methods that are about as good as the best of them in a column; all where it is not known of all."""
+        losses = {name: self._losses[name][column.name] for name in names}
+        if any(value is None for value in losses.values()):
+            return list(names)
+        least = min(value for value in losses.values() if value is not None)
+        room = max(column.share * self.span, column.at_least, (column.times - 1) * least) + 1e-9
+        return [name for name, value in losses.items() if value is not None and value <= least + room]
+
+    def _gap(self, name: str) -> float:
+        return abs(self.means[self.best] - self.means[name])
+
+    def _dominates(self, one: str, other: str) -> bool:
+        """Whether a method matches or beats another one in every column, and beats it in one."""
+        mine, its = self._losses[one], self._losses[other]
+        pairs = [(mine[name], its[name]) for name in mine]
+        known = [(a, b) for a, b in pairs if a is not None and b is not None]
+        return all(a <= b for a, b in known) and any(a < b for a, b in known)
+
+    @cached_property
+    def _losses(self) -> dict[str, dict[str, float | None]]:
+        """Every column of every sound method on the rows that choose, less being better; the mean among them."""
+        return {name: self._losses_of(name) for name in self.sound}
+
+    def _losses_of(self, name: str) -> dict[str, float | None]:
+        row, better = self.result.row(name), self.result.higher_is_better
+        each = over_seeds(self.result.scores(name, split=self.split))
+        others = self.result.scores(name, seen=False, split=self.split)
+        worst = worst_decile(each, higher_is_better=better)
+        unseen = _mean(others) if others.size else np.nan
+        worse = None
+        if ALONE in self.sound:
+            alone = over_seeds(self.result.scores(ALONE, split=self.split))
+            worse = share_worse(each, alone, higher_is_better=better)
+        scores = {"mean": self.means[name], "worst_decile": worst, "unseen": unseen}
+        losses = {what: -self._sign * value if np.isfinite(value) else None for what, value in scores.items()}
+        return losses | {
+            "worse_than_alone": worse,
+            "steps_per_client": row.get("steps_per_client"),
+            "mb_per_client": row["mb_per_client"],
+        }
+
+    @property
+    def _sign(self) -> float:
+        return 1.0 if self.result.higher_is_better else -1.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Words:
+    """The sentences about a choice; all numbers in them are of test rows."""
+
+    result: Comparison
+    choice: Choice
+
+    @property
+    def name(self) -> str:
+        return self.choice.advice
+
+    @cached_property
+    def row(self) -> dict[str, Any]:
+        return self.result.row(self.name)
+
+    @cached_property
+    def others(self) -> list[str]:
+        return [name for name in self.choice.sound if name != self.name]
+
+    @cached_property
+    def near(self) -> tuple[str, ...]:
+        """Other methods that test rows cannot tell from the advice."""
+        pairs = {name: self.result.pair(self.name, name) for name in self.others}
+        return tuple(name for name, pair in pairs.items() if pair is None or not pair.clear)
+
+    @property
+    def first(self) -> str:
+        """What to take, how well it does, and how it stands against the two ends."""
+        low, high = simultaneous(self.row, len(self.choice.sound), self._clients)
+        score = f"mean test {self.result.metric} {self._said(self.row['mean'])} ({self._said(low)} to {self._said(high)})"
+        ends = [end for end in ENDS if end in self.others]
+        parts = [f"Use {self.name}: {score} over {counted(self._clients, 'client')}"]
+        parts += [" and ".join(self._stands(end) for end in ends)] if ends else []
+        text = ", ".join(parts)
+        if not self.choice.reason:
+            return f"{text}."
+        gap = self._said(abs(self.choice.means[self.choice.best] - self.choice.means[self.name]))
+        return f"{text}; {self.choice.best} is as good on {self.choice.split} rows ({gap} apart), but {self.choice.reason}."
+
+    @property
+    def second(self) -> str:
+        """Who gains and who loses, what newcomers get, and what it costs."""
+        parts = [*self._losers(), *self._newcomers()]
+        if self.row["mb_per_client"] is not None:
+            steps = self.row.get("steps_per_client")
+            work = f" and {steps:,.0f} gradient steps" if steps else ""
+            parts.append(f"it costs {said_mb(self.row['mb_per_client'])}{work} per client")
+        text = "; ".join(parts) or "what it costs is not known"
+        return f"{text[0].upper()}{text[1:]}."
+
+    @property
+    def third(self) -> str:
+        """How sure that is, what would make it surer, and whether something that is not federated does better."""
+        if not self.others:
+            sure = "There was nothing else to take"
+        elif not self.near:
+            sure = "Every other method that could be used is clearly behind it"
+        else:
+            few = "more seeds" if self.result.num_seeds < FEW_SEEDS else "more clients or rows"
+            sure = f"Test rows cannot tell it from {joined(self.near)}; {few} would"
+        return ". ".join([sure, *self._references()]) + "."
+
+    @property
+    def _clients(self) -> int:
+        return int(np.isfinite(self.result.scores(self.name)).any(0).sum())
+
+    def _said(self, value: float) -> str:
+        return f"{value:.{self.result.digits}f}"
+
+    def _stands(self, end: str) -> str:
+        pair = self.result.pair(self.name, end)
+        if pair is None or not np.isfinite(pair.low):
+            return f"not to be told from {ENDS[end]}"
+        if not pair.clear:
+            return f"within noise of {ENDS[end]}"
+        return f"{self._said(abs(pair.mean))} {'better' if self._better(pair) else 'worse'} than {ENDS[end]}"
+
+    def _better(self, pair: Pair) -> bool:
+        return (pair.mean > 0) == self.result.higher_is_better
+
+    def _losers(self) -> list[str]:
+        if self.name == ALONE or ALONE not in self.others:
+            return []
+        gains = self.result.gains(self.name, ALONE)
+        known = np.isfinite(gains)
+        gaining = f"{(gains[known] > 1e-9).sum()} of {known.sum()} clients do better than alone"
+        # Who loses on the rows that choose as well is not only out of luck.
+        lost = (gains < -1e-9) & (self.result.gains(self.name, ALONE, split=self.choice.split) < -1e-9)
+        if not lost.any():
+            return [gaining]
+        names = self.result.names[lost]
+        order = np.argsort(gains[lost])
+        return [
+            f"{gaining}; {joined(list(names[order]))} {'does' if len(names) == 1 else 'do'} worse with it "
+            f"and should keep {'its' if len(names) == 1 else 'their'} own model ({ALONE})"
+        ]
+
+    def _newcomers(self) -> list[str]:
+        if self.row["unseen"] is None:
+            return []
+        return [f"newcomers get {self._said(self.row['unseen'])}"]
+
+    def _references(self) -> list[str]:
+        """What is to be said where something that is not federated does better."""
+        sign = 1.0 if self.result.higher_is_better else -1.0
+        ahead = {name: sign * (mean - self.row["mean"]) for name, mean in self.result.reference_means.items()}
+        ahead = {name: gain for name, gain in ahead.items() if gain > MARGIN * self.choice.span}
+        alone = {name: gain for name, gain in ahead.items() if not name.endswith("pooled")}
+        if not ahead:
+            return []
+        name = max(alone or ahead, key=ahead.__getitem__)
+        score = self._said(self.result.reference_means[name])
+        if alone:
+            return [f"Without any federation {name} does better ({score}): federating these models does not pay"]
+        return [f"With all rows in one place {name} does better ({score}): another model may pay"]
+
+
+def simultaneous(row: Mapping[str, Any], number: int, clients: int) -> tuple[float, float]:
+    """The interval of a mean that was chosen among so many: its 95 % interval widened to hold for all of them at once."""
+    if clients < 2:
+        return float("nan"), float("nan")
+    level = (1 - LEVEL) ** (1 / number)
+    times = t.ppf((1 + level) / 2, clients - 1) / norm.ppf(1 - LEVEL / 2)
+    return row["mean"] - times * (row["mean"] - row["low"]), row["mean"] + times * (row["high"] - row["mean"])
+
+
+def _mean(values: np.ndarray) -> float:
+    """The mean over clients of (seeds, clients) scores; NaN where there is none."""
+    each = over_seeds(values)
+    return float(np.nanmean(each)) if np.isfinite(each).any() else float("nan")
+
+
+def _nothing(result: Comparison) -> tuple[str, ...]:
+    """What to say where there is no method to take."""
+    words = dict(result.leaderboard.select("method", "against_best").iter_rows())
+    able = [name for name, word in words.items() if word not in UNSOUND]
+    but = f" but {joined(able)}, which no real client is told" if able else ""
+    if set(words.values()) == {"no scores"}:
+        return "No method can be advised: there are no test scores.", "Split the data with a test share."
+    if "useless" in words.values() and "diverged" not in words.values():
+        trivial = result.trivial("test")
+        known = "" if trivial is None else f" ({trivial:.{result.digits}f})"
+        return (
+            f"No method can be advised: each does clearly worse than predicting a client's own mean or most frequent class{known}.",
+            "Train for more rounds, or look at what plures data check says of the columns.",
+        )
+    return f"No method gave a model that can be used{but}: the others diverged.", "Try a smaller step size."
