@@ -50,9 +50,8 @@ def locate(source: DataFile, data_dir: str | None = None) -> Path:
         raise BadFile(f"{path} is empty (0 bytes); {source.wanted}")
     found = _hash_of(path)
     if found != source.sha256:
-        raise BadFile(
-            f"{path} is another file or damaged: its sha256 is {found}, not {source.sha256}; {source.wanted}"
-        )
+        hashes = f"its sha256 is {found}, not {source.sha256}"
+        raise BadFile(f"{path} is another file or damaged: {hashes}; {source.wanted}")
     return path
 
 

@@ -94,10 +94,9 @@ def _labels(parts: list[ArrayPart], task: str | None) -> Labels:
         words = in_order(str(word) for word in found)
         place = np.array([words.index(word) for word in found], np.float64)
         return infer_labels(RawTarget("y", place[codes], tuple(words)), task, places)
-    bad = np.flatnonzero(np.abs(y.astype(np.float64)) >= LARGEST)
-    if len(bad):
-        raise BadData(f"y holds {y[bad[0]]} in {places.of_all(bad)}; give finite numbers")
-    return infer_labels(RawTarget("y", y.astype(np.float64)), task, places)
+    values = y.astype(np.float64)
+    places.refuse(np.abs(values) >= LARGEST, lambda row: f"y holds {y[row]}", "give finite numbers")
+    return infer_labels(RawTarget("y", values), task, places)
 
 
 def _marks(parts: list[ArrayPart]) -> SplitMarks:
@@ -198,7 +197,7 @@ def _parts(file: str, stored: Collection[str]) -> tuple[str, ...]:
 def _check(client: ClientArrays) -> None:
     """Refuse arrays that do not fit together or hold something else than they should."""
     for part in client.parts:
-        _check_part(f"x{part.name}", f"y{part.name}", part)
+        _check_part(part)
     if len({part.x.shape[1:] for part in client.parts}) > 1:
         raise BadData(f"{client.file} holds {client.shapes}; all must agree")
     kinds = sorted({part.kind for part in client.parts})
@@ -208,8 +207,9 @@ def _check(client: ClientArrays) -> None:
         raise BadData(f"{client.file} has no rows")
 
 
-def _check_part(x_name: str, y_name: str, part: ArrayPart) -> None:
-    _, file, x, y = part
+def _check_part(part: ArrayPart) -> None:
+    name, file, x, y = part
+    x_name, y_name = f"x{name}", f"y{name}"
     if x.ndim == 0:
         raise BadData(f"{x_name} in {file} is a single value; give a row per example")
     if x.dtype.kind not in "fiub":

@@ -84,7 +84,8 @@ def _mend(column: pl.Series, kind: str, declared: bool, places: RowPlaces) -> pl
     if not is_plain(column):
         raise BadData(f"column '{column.name}' holds {column.dtype}; give numbers, text or dates, or ignore it")
     if kind in ("client", "split", "time", "recording"):
-        _check_no_missing(column, kind, places)
+        told = f"no {kind} is given (column '{column.name}')"
+        places.refuse(column.is_null().to_numpy(), lambda row: told, "every row needs one")
     if kind == "time":
         return _moments(column, places)
     if kind in ("client", "split", "recording") or declared:
@@ -102,12 +103,6 @@ def is_plain(column: pl.Series) -> bool:
     import polars as pl
 
     return not (column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Object))
-
-
-def _check_no_missing(column: pl.Series, role: str, places: RowPlaces) -> None:
-    rows = np.flatnonzero(column.is_null().to_numpy())
-    if len(rows):
-        raise BadData(f"no {role} is given (column '{column.name}') in {places.of_all(rows)}; every row needs one")
 
 
 def _moments(column: pl.Series, places: RowPlaces) -> pl.Series:
@@ -128,12 +123,10 @@ def check_finite(column: pl.Series, what: str, places: RowPlaces) -> None:
     """Refuse infinity, and numbers so large that their squares come near it."""
     if not column.dtype.is_float():
         return
-    rows = np.flatnonzero((column.abs() >= LARGEST).fill_null(False).to_numpy())
-    if len(rows):
-        raise BadData(
-            f"{what} '{column.name}' holds {column[int(rows[0])]} in {places.of_all(rows)}; "
-            "give a finite number, or leave it empty"
-        )
+    wrong, wanted = column.abs() >= LARGEST, "give a finite number, or leave it empty"
+    places.refuse(
+        wrong.fill_null(False).to_numpy(), lambda row: f"{what} '{column.name}' holds {column[row]}", wanted
+    )
 
 
 def _notes(column: pl.Series, mended: pl.Series, kind: str, table: Table) -> list[str]:
@@ -157,12 +150,9 @@ def split_codes(column: pl.Series, places: RowPlaces) -> NDArray[np.int64]:
     """Split codes from words, in any case."""
     words = column.str.strip_chars().str.to_lowercase()
     codes = words.replace_strict(SPLIT_WORDS, default=-1).to_numpy().astype(np.int64)
-    wrong = np.flatnonzero(codes < 0)
-    if len(wrong):
-        raise BadData(
-            f"the split column '{column.name}' holds '{shown(column[int(wrong[0])])}' in {places.of_all(wrong)}; "
-            "known are train, valid (or validation, val) and test"
-        )
+    told = f"the split column '{column.name}' holds"
+    wanted = "known are train, valid (or validation, val) and test"
+    places.refuse(codes < 0, lambda row: f"{told} '{shown(column[row])}'", wanted)
     return codes
 
 

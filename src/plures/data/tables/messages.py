@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plures.errors import UserError
+from plures.errors import BadData, UserError
 from plures.wording import counted
 
 P = ParamSpec("P")
@@ -61,3 +61,9 @@ class RowPlaces:
         """The first of the rows in words, and how many more there are."""
         more = f" and {counted(len(rows) - 1, 'more row')}" if len(rows) > 1 else ""
         return self.of(rows[0]) + more
+
+    def refuse(self, wrong: NDArray[np.bool_], told: Callable[[int], str], wanted: str) -> None:
+        """Refuse rows, if any are wrong, by what is told of the first, where they stand, and what is wanted."""
+        rows = np.flatnonzero(wrong)
+        if len(rows):
+            raise BadData(f"{told(int(rows[0]))} in {self.of_all(rows)}; {wanted}")

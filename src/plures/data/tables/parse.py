@@ -41,10 +41,10 @@ def _refuse_thousands(column: pl.Series, places: RowPlaces) -> None:
     parts = column.drop_nulls().str.contains(r"^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$")
     if 2 * int(parts.sum()) >= max(len(parts), 1):
         row = column.str.contains(",").arg_true()[0]
-        raise BadData(
-            f"column '{column.name}' holds numbers with commas such as '{shown(column[row])}' in {places.of(row)}; "
-            "write them without, or name the column as a category (--category)"
+        told = (
+            f"column '{column.name}' holds numbers with commas such as '{shown(column[row])}' in {places.of(row)}"
         )
+        raise BadData(f"{told}; write them without, or name the column as a category (--category)")
 
 
 def as_ordered(column: pl.Series) -> pl.Series | None:

@@ -82,10 +82,8 @@ def infer_labels(raw: RawTarget, task: str | None, places: RowPlaces) -> Labels:
         return Labels(raw.values.astype(np.float32), known, chosen, why)
     if not whole:
         row = int(np.flatnonzero(known & (raw.values != np.floor(raw.values)))[0])
-        raise BadData(
-            f"the target '{raw.name}' holds {raw.values[row]} in {places.of(row)}; "
-            "classes are whole numbers or text, else choose the task regression"
-        )
+        wanted = "classes are whole numbers or text, else choose the task regression"
+        raise BadData(f"the target '{raw.name}' holds {raw.values[row]} in {places.of(row)}; {wanted}")
     return _classes(raw, known, why)
 
 
