@@ -95,10 +95,9 @@ def open_federation(folder: str | Path, *, memory_map: bool | None = None, verif
 def is_federation(path: str | Path) -> bool:
     """Whether a path is a folder with the manifest of a federation, of whatever version."""
     try:
-        manifest = json.loads((Path(path) / MANIFEST).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return bool(_read_json(Path(path) / MANIFEST, dict).get("format") == FORMAT)
+    except BadFile:
         return False
-    return isinstance(manifest, dict) and manifest.get("format") == FORMAT
 
 
 def physical_memory() -> int:
