@@ -111,8 +111,9 @@ def _moments(column: pl.Series, places: RowPlaces) -> pl.Series:
 
     if column.dtype == pl.String:
         parsed = as_ordered(column)
-        told = f"the time column '{column.name}' holds", "; give numbers, or dates such as 2024-01-31"
-        column = whole(column, column.clear(len(column)) if parsed is None else parsed, places, *told)
+        read = column.clear(len(column)) if parsed is None else parsed
+        told, wanted = f"the time column '{column.name}' holds", "; give numbers, or dates such as 2024-01-31"
+        column = whole(column, read, places, told, wanted)
     if not (column.dtype.is_numeric() or column.dtype.is_temporal()):
         raise BadData(f"the time column '{column.name}' holds {column.dtype}; give numbers or dates")
     check_finite(column, "column", places)
