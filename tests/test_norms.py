@@ -17,7 +17,7 @@ from plures.methods.fedavg import fedavg
 from plures.methods.parts.fedbn import fedbn
 from plures.methods.scaffold import scaffold
 from plures.methods.threshold.momentum_clustering import momentum_clustering
-from plures.models.cifar import cifar_cnn
+from plures.models.convolutional import cifar_cnn
 from plures.models.norm_layers import has_norm, has_statistics, recalibrated
 from plures.study import build_method
 from plures.study.grid import compare

@@ -8,7 +8,7 @@ import pytest
 from plures import tree
 from plures.errors import BadValue
 from plures.keys import root
-from plures.models.cifar import cifar_cnn
+from plures.models.convolutional import cifar_cnn
 
 MODEL = cifar_cnn((8, 8, 3), 4)
 WEIGHTS = jax.jit(MODEL.init)(root(0))

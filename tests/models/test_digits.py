@@ -9,7 +9,7 @@ from jax import lax
 from plures import tree
 from plures.errors import BadValue
 from plures.keys import root
-from plures.models.digits import digits_cnn, digits_cnn_small
+from plures.models.convolutional import digits_cnn, digits_cnn_small
 from plures.models.networks import BatchNorm, Conv
 from plures.types import Weights
 

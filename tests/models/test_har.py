@@ -8,7 +8,7 @@ import pytest
 from plures import tree
 from plures.errors import BadValue
 from plures.keys import root
-from plures.models.har import har_cnn
+from plures.models.convolutional import har_cnn
 from plures.models.networks import halve_times
 
 MODEL = har_cnn((17, 3), 4)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from plures.data import partition, worlds
+from plures.data import partition, sets, worlds
 from plures.data.disk import open_federation, save
 from plures.data.federation import SPLITS, Federation, from_arrays
 from plures.data.loading import DataSpec, load
-from plures.data.sets import cifar10, digit_domains, digits, har, heart, leaf, mnist_writers, school, shakespeare
 from plures.data.tables import TableOptions, inspect_own, read_own
 from plures.data.worlds import World
 
@@ -16,21 +15,13 @@ __all__ = [
     "Federation",
     "TableOptions",
     "World",
-    "cifar10",
-    "digit_domains",
-    "digits",
     "from_arrays",
-    "har",
-    "heart",
     "inspect_own",
-    "leaf",
     "load",
-    "mnist_writers",
     "open_federation",
     "partition",
     "read_own",
     "save",
-    "school",
-    "shakespeare",
+    "sets",
     "worlds",
 ]

@@ -54,7 +54,7 @@ def save(federation: Federation, folder: str | Path, *, overwrite: bool = False)
 
     Everything is written to a scratch folder beside it and renamed at the end: a crash leaves no half file.
     """
-    wrong = _contradiction(federation)
+    wrong = next(_contradictions(federation), None)
     if wrong:
         raise BadData(f"this federation cannot be saved: {wrong}")
     target = Path(folder).resolve()
@@ -86,7 +86,7 @@ def open_federation(folder: str | Path, *, memory_map: bool | None = None, verif
     }
     facts: dict[str, Any] = {name: tuple(manifest[name]) if name in TEXTS else manifest[name] for name in FACTS}
     federation = Federation(**found, **facts, names=_read_names(place, manifest["names"]))
-    wrong = _contradiction(federation)
+    wrong = next(_contradictions(federation), None)
     if wrong:
         raise BadFile(f"{folder} is damaged: {wrong}")
     return federation
@@ -95,10 +95,9 @@ def open_federation(folder: str | Path, *, memory_map: bool | None = None, verif
 def is_federation(path: str | Path) -> bool:
     """Whether a path is a folder with the manifest of a federation, of whatever version."""
     try:
-        manifest = json.loads((Path(path) / MANIFEST).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return bool(_read_json(Path(path) / MANIFEST, dict).get("format") == FORMAT)
+    except BadFile:
         return False
-    return isinstance(manifest, dict) and manifest.get("format") == FORMAT
 
 
 def physical_memory() -> int:
@@ -114,46 +113,36 @@ def field_of(name: str) -> str:
     return FIELDS.get(name, name)
 
 
-def _contradiction(federation: Federation) -> str | None:
-    """What is wrong with the federation's parts, or None."""
-    number = len(federation.uid)
-    shapes = {"start": (number, 3), "count": (number, 3)} | dict.fromkeys(PER_CLIENT[2:], (number,))
-    for name, shape in shapes.items():
-        values = getattr(federation, field_of(name))
+def _contradictions(federation: Federation) -> Iterator[str]:
+    """What is wrong with the federation's parts; only what comes first is sure to be said rightly."""
+    x, y, start, count, uid = (getattr(federation, name) for name in ("x", "y", "start", "count", "uid"))
+    number, names = len(uid), federation.names
+    for name in PER_CLIENT:
+        known, values = field_of(name), getattr(federation, field_of(name))
+        shape = (number, 3) if name in ("start", "count") else (number,)
         if values is not None and values.shape != shape:
-            return f"{field_of(name)} has the shape {values.shape}, not {shape}"
+            yield f"{known} has the shape {values.shape}, not {shape}"
         if values is not None and values.dtype.kind not in ("b" if name == "apart" else "iu"):
-            return f"{field_of(name)} has the dtype {values.dtype}"
-    return _wrong_rows(federation) or _wrong_clients(federation)
-
-
-def _wrong_rows(federation: Federation) -> str | None:
-    x, y, start, count = federation.x, federation.y, federation.start, federation.count
+            yield f"{known} has the dtype {values.dtype}"
     for name, values in (("x", x), ("y", y)):
         if not values.ndim or values.dtype.kind not in "fiub":
-            return f"{name} must hold numbers, a row per example, not {values.dtype} of shape {values.shape}"
+            yield f"{name} must hold numbers, a row per example, not {values.dtype} of shape {values.shape}"
     if len(x) != len(y):
-        return f"x has {len(x)} rows and y has {len(y)}"
+        yield f"x has {len(x)} rows and y has {len(y)}"
     if (count < 0).any() or (start < 0).any() or (start > len(x) - count).any():
-        return f"some client's rows lie outside of the {len(x)} rows there are"
-    return None
-
-
-def _wrong_clients(federation: Federation) -> str | None:
-    number, names = len(federation.uid), federation.names
+        yield f"some client's rows lie outside of the {len(x)} rows there are"
     if len(names) != number:
-        return f"there are {number} clients and {len(names)} names"
+        yield f"there are {number} clients and {len(names)} names"
     if len(set(names)) != number:
-        return "two clients have one name"
-    if len(np.unique(federation.uid)) != number or (federation.uid < 0).any():
-        return "clients' uids must differ and be 0 or more"
-    for what, given, known in (
-        ("group", federation.group, federation.num_groups),
-        ("domain", federation.domain, federation.num_domains),
-    ):
-        if given is not None and ((given < 0) | (given >= known)).any():
-            return f"some client's {what} is not in 0..{known - 1}"
-    return None if federation.task in TASKS else f"there is no task '{federation.task}'"
+        yield "two clients have one name"
+    if len(np.unique(uid)) != number or (uid < 0).any():
+        yield "clients' uids must differ and be 0 or more"
+    for what in ("group", "domain"):
+        given, most = getattr(federation, what), getattr(federation, f"num_{what}s")
+        if given is not None and ((given < 0) | (given >= most)).any():
+            yield f"some client's {what} is not in 0..{most - 1}"
+    if federation.task not in TASKS:
+        yield f"there is no task '{federation.task}'"
 
 
 def _check_target(target: Path, folder: str | Path, overwrite: bool) -> None:
@@ -187,8 +176,7 @@ def _write(federation: Federation, folder: Path) -> None:
     rows = replace(federation, start=start)
     known = {name: getattr(rows, field_of(name)) for name in PER_CLIENT}
     per_client = {name: values for name, values in known.items() if values is not None}
-    whole = [(0, federation.num_clients)]
-    arrays = _write_archive(folder / CLIENTS, per_client, whole)
+    arrays = _write_archive(folder / CLIENTS, per_client, [(0, federation.num_clients)])
     arrays |= _write_archive(folder / EXAMPLES, {"x": federation.x, "y": federation.y}, runs)
     names = json.dumps(list(federation.names), indent=0).encode()
     (folder / NAMES).write_bytes(names)

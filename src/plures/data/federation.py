@@ -100,9 +100,8 @@ class Federation:
             raise Unsupported(f"this model is for {model.task}, but the federation's task is {self.task}{classes}")
         found = self._outputs(model)
         if self.task == "regression" and found != self.y.shape[1:]:
-            raise Unsupported(
-                f"this model puts out {found} per row, but the targets are {self.y.shape[1:]} per row"
-            )
+            targets = f"the targets are {self.y.shape[1:]} per row"
+            raise Unsupported(f"this model puts out {found} per row, but {targets}")
         if self.num_classes and not two_classes and found[-1:] != (self.num_classes,):
             raise Unsupported(f"this model puts out {found[-1]} numbers, but there are {self.num_classes} classes")
 
@@ -130,10 +129,8 @@ class Federation:
         given = np.asarray(rows)
         chosen = np.flatnonzero(given) if given.dtype == bool else given.astype(np.int64)
         fields = {name: getattr(self, name) for name in ("start", "count", "uid", "group", "domain", "held_out")}
-        taken: dict[str, Any] = {
-            name: None if values is None else values[chosen] for name, values in fields.items()
-        }
-        if taken["held_out"] is not None and not taken["held_out"].any():
+        taken: dict[str, Any] = {name: values[chosen] for name, values in fields.items() if values is not None}
+        if "held_out" in taken and not taken["held_out"].any():
             taken["held_out"] = None
         return replace(self, names=tuple(self.names[row] for row in chosen), **taken)
 
@@ -177,9 +174,8 @@ class Federation:
         if self.held_out is None or not self.held_out.any():
             raise BadValue("hold_out", None, "num_clients, share or clients: these data set no clients aside")
         if self.held_out.all():
-            raise BadData(
-                "these data set all clients aside, so there is none to train; hold out some by number or name"
-            )
+            wanted = "hold out some by number or name"
+            raise BadData(f"these data set all clients aside, so there is none to train; {wanted}")
         return np.flatnonzero(self.held_out)
 
     def _rows_named(self, clients: Sequence[str]) -> NDArray[np.int64]:
@@ -187,13 +183,11 @@ class Federation:
         if not len(clients):
             raise BadValue("clients", list(clients), "a list with at least one client")
         where = {name: row for row, name in enumerate(self.names)}
-        twice = set()
-        for name in clients:
+        for place, name in enumerate(clients):
             if name not in where:
                 raise UnknownChoice("client", name, self.names)
-            if name in twice:
+            if name in clients[:place]:
                 raise BadValue("clients", list(clients), f"a list without repeats ('{name}' is there twice)")
-            twice.add(name)
         return np.array([where[name] for name in clients], np.int64)
 
     @property
@@ -339,13 +333,11 @@ def share_to_number(share: float, num_clients: int) -> int:
 def _check_expected(names: NDArray[Any], clients: Sequence[str] | None) -> None:
     if clients is None:
         return
-    expected = [str(name) for name in clients]
-    doubled = sorted({name for name in expected if expected.count(name) > 1})
-    if doubled:
-        raise BadData(f"client '{doubled[0]}' is listed twice; names must differ")
-    empty = sorted(set(expected) - set(names))
-    if empty:
-        raise BadData(f"client '{empty[0]}' has no rows; give it some, or leave it out of the list")
-    unlisted = sorted(set(names) - set(expected))
-    if unlisted:
-        raise BadData(f"client '{unlisted[0]}' has rows but is not listed; add it to the list of clients")
+    expected = np.unique([str(name) for name in clients], return_counts=True)
+    for wrong, told in (
+        (expected[0][expected[1] > 1], "is listed twice; names must differ"),
+        (np.setdiff1d(expected[0], names), "has no rows; give it some, or leave it out of the list"),
+        (np.setdiff1d(names, expected[0]), "has rows but is not listed; add it to the list of clients"),
+    ):
+        if len(wrong):
+            raise BadData(f"client '{wrong[0]}' {told}")

@@ -48,11 +48,14 @@ def locate(source: DataFile, data_dir: str | None = None) -> Path:
         raise BadFile(f"there is no {source.file} in {' or '.join(map(str, named))}; {source.wanted}")
     if not path.stat().st_size:
         raise BadFile(f"{path} is empty (0 bytes); {source.wanted}")
-    found = _hash_of(path)
+    try:
+        with path.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from error
     if found != source.sha256:
-        raise BadFile(
-            f"{path} is another file or damaged: its sha256 is {found}, not {source.sha256}; {source.wanted}"
-        )
+        hashes = f"its sha256 is {found}, not {source.sha256}"
+        raise BadFile(f"{path} is another file or damaged: {hashes}; {source.wanted}")
     return path
 
 
@@ -71,11 +74,3 @@ def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     # A single stored array is no context manager (TypeError); the others are what a damaged archive raises.
     except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise BadFile(f"{path} is damaged or no npz file: {error}; it should hold {', '.join(keys)}") from error
-
-
-def _hash_of(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise BadFile(f"{path} cannot be read: {error.strerror}") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -69,8 +68,8 @@ def _binary(loss: Callable[[Array, Array], Array]) -> Task:
 
 _LOSS = {"loss": m.mean_of(cross_entropy)}
 _ACCURACY = {"accuracy": m.mean_of(m.hits)} | _LOSS
-_PERPLEXITY = {"perplexity": m.exp_of(cross_entropy)}
-_ERRORS = {"rmse": m.root_of(_twice), "loss": m.mean_of(half_squared_error)}
+_PERPLEXITY = {"perplexity": m.mean_of(cross_entropy, then=jnp.exp)}
+_ERRORS = {"rmse": m.mean_of(_twice, then=jnp.sqrt), "loss": m.mean_of(half_squared_error)}
 
 CLASSIFICATION = Task("classification", cross_entropy, _ACCURACY, "accuracy", True)
 SEQUENCE = Task("sequence", cross_entropy, _ACCURACY | _PERPLEXITY, "accuracy", True)
@@ -140,75 +139,47 @@ def from_flax(
     """
     if features is not None and not hasattr(module, features):
         raise UnknownChoice("method of the module", features, _methods_of(module))
-    passes = FlaxPasses(module, shape, features, dtype)
-    if not passes.takes_mask and jax.tree.leaves(jax.eval_shape(passes.init, jax.random.key(0)).stats):
+    takes_mask = "mask" in inspect.signature(type(module).__call__).parameters
+
+    def init(key: Key) -> Weights:
+        variables = module.init(key, jnp.zeros((1, *shape), dtype), train=False)
+        return Weights(variables["params"], variables.get("batch_stats", {}))
+
+    def call(weights: Weights, x: Array, **options: Any) -> Any:
+        return module.apply({"params": weights.params, "batch_stats": weights.stats}, x, **options)
+
+    def train(key: Key, weights: Weights, x: Array, mask: Array, **options: Any) -> tuple[Array, Tree]:
+        extra = {"mask": mask} if takes_mask else {}
+        return call(weights, x, train=True, rngs={"dropout": key}, **options, **extra)
+
+    def forward(key: Key, weights: Weights, x: Array, mask: Array) -> tuple[Array, Tree]:
+        outputs, changed = train(key, weights, x, mask, mutable=["batch_stats"])
+        return outputs, changed.get("batch_stats", weights.stats)
+
+    def featured(key: Key, weights: Weights, x: Array, mask: Array) -> tuple[Array, Array, Tree]:
+        kept: Any = {
+            "mutable": ["batch_stats", "intermediates"],
+            "capture_intermediates": lambda layer, name: layer.path == () and name == features,
+        }
+        outputs, changed = train(key, weights, x, mask, **kept)
+        if features not in changed["intermediates"]:
+            raise Unsupported(f"the module does not call its method {features}, which is to return its features")
+        return outputs, changed["intermediates"][features][0], changed.get("batch_stats", weights.stats)
+
+    if not takes_mask and jax.tree.leaves(jax.eval_shape(init, jax.random.key(0)).stats):
         raise Unsupported(
             "a module with batch norm must take `mask` and pass it on (nn.BatchNorm(...)(x, mask=mask)), "
             "so that repeated rows of short batches do not count"
         )
     return Model(
-        init=passes.init,
-        apply=lambda weights, x: passes.call(weights, x, train=False),
-        forward=passes.forward,
+        init=init,
+        apply=lambda weights, x: call(weights, x, train=False),
+        forward=forward,
         **task.of_model,
-        parts={"norm": _norm_patterns(passes.init), **(parts or {})},
-        features=None if features is None else passes.penultimate,
-        featured=None if features is None else passes.featured,
+        parts={"norm": _norm_patterns(init), **(parts or {})},
+        features=None if features is None else lambda weights, x: call(weights, x, method=features, train=False),
+        featured=None if features is None else featured,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class FlaxPasses:
-    """The passes of a flax.linen module; ``features`` is its method that returns the inputs of the last layer."""
-
-    module: Any
-    shape: tuple[int, ...]
-    features: str | None
-    dtype: Any
-
-    @cached_property
-    def takes_mask(self) -> bool:
-        """Whether the module is told which rows count."""
-        return "mask" in inspect.signature(type(self.module).__call__).parameters
-
-    def init(self, key: Key) -> Weights:
-        """New weights."""
-        variables = self.module.init(key, jnp.zeros((1, *self.shape), self.dtype), train=False)
-        return Weights(variables["params"], variables.get("batch_stats", {}))
-
-    def call(self, weights: Weights, x: Array, **options: Any) -> Any:
-        """The module with these weights."""
-        return self.module.apply({"params": weights.params, "batch_stats": weights.stats}, x, **options)
-
-    def train(self, key: Key, weights: Weights, x: Array, mask: Array, **options: Any) -> tuple[Array, Tree]:
-        """A training pass: the outputs, and all variables that it changed."""
-        extra = {"mask": mask} if self.takes_mask else {}
-        return self.call(weights, x, train=True, rngs={"dropout": key}, **options, **extra)
-
-    def forward(self, key: Key, weights: Weights, x: Array, mask: Array) -> tuple[Array, Tree]:
-        """A training pass: outputs and new statistics."""
-        outputs, changed = self.train(key, weights, x, mask, mutable=["batch_stats"])
-        return outputs, changed.get("batch_stats", weights.stats)
-
-    def featured(self, key: Key, weights: Weights, x: Array, mask: Array) -> tuple[Array, Array, Tree]:
-        """A training pass: outputs, features and new statistics."""
-        outputs, changed = self.train(
-            key,
-            weights,
-            x,
-            mask,
-            mutable=["batch_stats", "intermediates"],
-            capture_intermediates=lambda layer, name: layer.path == () and name == self.features,
-        )
-        if self.features not in changed["intermediates"]:
-            raise Unsupported(
-                f"the module does not call its method {self.features}, which is to return its features"
-            )
-        return outputs, changed["intermediates"][self.features][0], changed.get("batch_stats", weights.stats)
-
-    def penultimate(self, weights: Weights, x: Array) -> Array:
-        """The inputs of the last layer, in evaluation mode."""
-        return self.call(weights, x, method=self.features, train=False)
 
 
 def _norm_patterns(init: Callable[[Key], Weights]) -> tuple[str, ...]:

@@ -9,15 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import registry, tree
-from plures.models.build import (
-    BINARY,
-    CLASSIFICATION,
-    DENSITY,
-    MARGIN,
-    REGRESSION,
-    Task,
-    from_functions,
-)
+from plures.models.build import BINARY, CLASSIFICATION, DENSITY, MARGIN, REGRESSION, Task, from_functions
 from plures.models.summary import MOMENTS, SUMS, counts
 from plures.types import Key, Model, Summary, Tree
 

@@ -10,26 +10,14 @@ from jax import Array
 from plures.types import Metric
 
 
-def mean_of(values: Callable[[Array, Array], Array]) -> Metric:
-    """The mean over rows of a per-example value."""
+def mean_of(values: Callable[[Array, Array], Array], then: Callable[[Array], Array] = jnp.asarray) -> Metric:
+    """The mean over rows of a per-example value, or what ``then`` makes of it: a root, an exponential."""
 
     def metric(outputs: Array, y: Array, mask: Array) -> Array:
         total = jnp.where(mask, values(outputs, y), 0.0).sum()
-        return jnp.where(mask.any(), total / jnp.maximum(mask.sum(), 1), jnp.nan)
+        return then(jnp.where(mask.any(), total / jnp.maximum(mask.sum(), 1), jnp.nan))
 
     return metric
-
-
-def root_of(values: Callable[[Array, Array], Array]) -> Metric:
-    """The square root of the mean."""
-    mean = mean_of(values)
-    return lambda outputs, y, mask: jnp.sqrt(mean(outputs, y, mask))
-
-
-def exp_of(values: Callable[[Array, Array], Array]) -> Metric:
-    """The exponential of the mean: perplexity, from a log-loss."""
-    mean = mean_of(values)
-    return lambda outputs, y, mask: jnp.exp(mean(outputs, y, mask))
 
 
 def hits(outputs: Array, y: Array) -> Array:

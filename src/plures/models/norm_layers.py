@@ -24,13 +24,11 @@ def check_policy(model: Model, policy: str, *, who: str = "") -> None:
         return
     if not has_norm(model):
         said = ", ".join(parts_of(model)) or "no named parts"
-        raise Unsupported(
-            f"{who or f'norm={policy}'} needs a model with normalization layers; this one has: {said}"
-        )
+        needs = f"{who or f'norm={policy}'} needs a model with normalization layers"
+        raise Unsupported(f"{needs}; this one has: {said}")
     if policy != "local" and not has_statistics(model):
-        raise Unsupported(
-            f"norm={policy} is about running statistics; this model's normalization keeps none: use local"
-        )
+        about = f"norm={policy} is about running statistics"
+        raise Unsupported(f"{about}; this model's normalization keeps none: use local")
 
 
 def has_norm(model: Model) -> bool:

@@ -6,8 +6,9 @@ import pytest
 from sklearn.datasets import load_digits
 
 from plures import data
+from plures.data.partition.images import rotate_each
 from plures.data.partition.quantity import sizes_of_kind
-from plures.data.sets.digits import SMALLEST, digits, turn_by_quarters
+from plures.data.sets.digits import SMALLEST, digits
 from plures.errors import BadValue, UnknownChoice
 
 IMAGES = load_digits().images / 16.0
@@ -66,7 +67,7 @@ def test_no_spread_gives_equal_sizes():
 def test_every_image_is_turned_by_its_own_quarter_turns():
     image = np.array([[1.0, 2.0], [3.0, 4.0]])
 
-    found = turn_by_quarters(np.stack([image] * 4), np.array([2, 0, 3, 1]))
+    found = rotate_each(np.stack([image] * 4), 90.0 * np.array([2, 0, 3, 1]))
 
     assert found.tolist() == [[[4, 3], [2, 1]], [[1, 2], [3, 4]], [[3, 1], [4, 2]], [[2, 4], [1, 3]]]
 
@@ -74,7 +75,7 @@ def test_every_image_is_turned_by_its_own_quarter_turns():
 def test_turning_leaves_the_given_images_alone():
     images = np.arange(4.0).reshape(1, 2, 2)
 
-    turn_by_quarters(images, np.array([1]))
+    rotate_each(images, np.array([90.0]))
 
     assert images.tolist() == [[[0.0, 1.0], [2.0, 3.0]]]
 

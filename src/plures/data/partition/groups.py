@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from plures import registry
 from plures.data.federation import Federation
-from plures.data.partition.images import as_images, rotate
+from plures.data.partition.images import as_images, rotate_each
 from plures.data.partition.quantity import by_size
 from plures.data.partition.redistribution import Dealing, Owners, key_of, needs_labels, parts_of, redistribute
 from plures.errors import BadValue, Unsupported
@@ -36,11 +36,7 @@ def rotation_groups(
     step = 360.0 / num_groups if degrees is None else degrees
     if not np.isfinite(step):
         raise BadValue("degrees", degrees, "a finite number")
-    turned = images.copy()
-    each = of_rows(federation, group)
-    for g in range(1, num_groups):
-        mine = each == g
-        turned[mine] = rotate(images[mine], g * step)
+    turned = rotate_each(images, np.maximum(of_rows(federation, group), 0) * step)
     return with_groups(replace(federation, x=turned.reshape(federation.x.shape)), group, num_groups)
 
 

@@ -121,6 +121,15 @@ def rotate(images: Images, degrees: float) -> Images:
     return np.clip(turned, 0.0, 1.0)
 
 
+def rotate_each(images: Images, degrees: NDArray[Any]) -> Images:
+    """Every image turned by its own angle."""
+    turned = images.copy()
+    for angle in np.unique(degrees):
+        mine = degrees == angle
+        turned[mine] = rotate(images[mine], float(angle))
+    return turned
+
+
 def _coarsening(size: int, coarse: int) -> NDArray[Any]:
     """(size, size): every pixel replaced by the mean of its cell of a grid of ``coarse`` cells."""
     cell = np.arange(size) * coarse // size

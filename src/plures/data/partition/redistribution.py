@@ -71,9 +71,8 @@ def labels_to_deal_by(task: str, y: NDArray[Any]) -> NDArray[np.int64]:
 def needs_labels(federation: Federation, what: str) -> None:
     """Refuse a rule by label where a row has no label of its own."""
     if federation.task == "sequence" or federation.y.ndim > 1:
-        raise Unsupported(
-            f"{what} deals by label, but a row of these data has no single label; use iid or lognormal"
-        )
+        wanted = "use iid or lognormal"
+        raise Unsupported(f"{what} deals by label, but a row of these data has no single label; {wanted}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +103,8 @@ def redistribute(
     """
     check_shares(dealing.shares)
     pool, key = pool_of(federation), key_of(dealing.seed, step)
-    check_number(dealing.num_clients, min_size, len(pool.rows), len(pool.facts))
-    owner = np.empty(len(pool.rows), np.int64)
-    moved, each = 0, clients_per_part(pool, dealing.num_clients, min_size)
+    each = clients_per_part(pool, dealing.num_clients, min_size)
+    owner, moved = np.empty(len(pool.rows), np.int64), 0
     for part, number in enumerate(each):
         mine = np.flatnonzero(pool.part == part)
         key_rule, key_top = jax.random.split(jax.random.fold_in(key, part))
@@ -115,7 +113,15 @@ def redistribute(
         owner[mine] = own + each[:part].sum()
         moved += poor
     codes = split_anew(jax.random.fold_in(key, len(each)), federation, pool, owner, dealing.shares)
-    made = assemble_new_clients(federation, pool, owner, codes, each, dealing.in_place)
+    domain, group = np.repeat(np.array(pool.facts), each, axis=0).T
+    made = assemble(
+        Examples(federation.x, federation.y, owner, codes, pool.rows),
+        names=names_of(dealing.num_clients),
+        in_place=dealing.in_place,
+        domain=None if federation.domain is None else domain,
+        group=None if federation.group is None else group,
+        **{name: getattr(federation, name) for name in KEPT},
+    )
     if moved:
         made = made.noted(f"{moved} clients drew fewer than {min_size} rows and were topped up from larger ones")
     return made.noted(*_lost(federation))
@@ -132,28 +138,25 @@ def _lost(federation: Federation) -> list[str]:
     return notes
 
 
-def check_number(num_clients: int, min_size: int, examples: int, parts: int) -> None:
-    """Refuse more clients than there are examples for, or fewer than there are parts."""
+def clients_per_part(pool: Pool, num_clients: int, min_size: int) -> NDArray[np.int64]:
+    """How many of the new clients each part gets: as even as can be.
+
+    Refused are more clients than there are examples for, and fewer than there are parts.
+    """
+    examples, parts, per_client = len(pool.rows), len(pool.facts), f"({min_size} rows or more each)"
     if not 1 <= min_size <= examples:
         raise BadValue("min_size", min_size, f"between 1 and the {examples} rows there are")
-    if num_clients < 1 or num_clients * min_size > examples:
-        raise BadValue(
-            "num_clients", num_clients, f"between 1 and {examples // min_size} ({min_size} rows or more each)"
-        )
+    if not 1 <= num_clients <= examples // min_size:
+        raise BadValue("num_clients", num_clients, f"between 1 and {examples // min_size} {per_client}")
     if num_clients < parts:
         raise BadValue("num_clients", num_clients, f"at least {parts}, one for each group or domain of the data")
-
-
-def clients_per_part(pool: Pool, num_clients: int, min_size: int) -> NDArray[np.int64]:
-    """How many of the new clients each part gets: as even as can be."""
-    parts = len(pool.facts)
     each = np.full(parts, num_clients // parts)
     each[: num_clients % parts] += 1
     rows = np.bincount(pool.part, minlength=parts)
     short = np.flatnonzero(each * min_size > rows)
     if len(short):
         wanted = f"fewer: a group or domain of {rows[short[0]]} rows is too small for {each[short[0]]} clients"
-        raise BadValue("num_clients", num_clients, f"{wanted} ({min_size} rows or more each)")
+        raise BadValue("num_clients", num_clients, f"{wanted} {per_client}")
     return each
 
 
@@ -188,21 +191,6 @@ def split_anew(key: Key, federation: Federation, pool: Pool, owner: Owners, shar
     if federation.task in ("classification", "regression") and federation.y.ndim == 1:
         return stratified(key, owner, federation.y[pool.rows], shares)
     return at_random(key, owner, shares)
-
-
-def assemble_new_clients(
-    federation: Federation, pool: Pool, owner: Owners, codes: Owners, each: NDArray[np.int64], in_place: bool
-) -> Federation:
-    """The federation of the new clients."""
-    facts = np.repeat(np.array(pool.facts), each, axis=0)  # (clients, 2)
-    return assemble(
-        Examples(federation.x, federation.y, owner, codes, pool.rows),
-        names=names_of(len(facts)),
-        in_place=in_place,
-        domain=None if federation.domain is None else facts[:, 0],
-        group=None if federation.group is None else facts[:, 1],
-        **{name: getattr(federation, name) for name in KEPT},
-    )
 
 
 def names_of(num_clients: int) -> tuple[str, ...]:

@@ -38,9 +38,8 @@ def feature_shift(
             raise UnknownChoice("kind of feature shift", kind, KINDS)
     most = int(np.bincount(parts_of(federation)[0]).min())
     if not 1 <= len(kinds) <= most:
-        raise BadValue(
-            "kinds", kinds, f"a list of 1 to {most} kinds, so that every group and domain has all of them"
-        )
+        wanted = f"a list of 1 to {most} kinds, so that every group and domain has all of them"
+        raise BadValue("kinds", kinds, wanted)
     if not 0 <= strength < float("inf"):
         raise BadValue("strength", strength, "0 or more")
     images = as_images(federation, "feature_shift")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from plures import registry
 from plures.data.federation import Federation, from_arrays
+from plures.data.partition.images import rotate_each
 from plures.data.partition.quantity import sizes_of_kind
+from plures.data.partition.redistribution import names_of
 from plures.errors import BadValue
 from plures.keys import Purpose, derive, root
 
@@ -43,10 +42,10 @@ def digits(*, num_clients: int = 40, num_groups: int = 4, spread: float = 0.5, s
     sizes = sizes_of_kind("lognormal", key_sizes, total, num_clients, spread=spread, smallest=SMALLEST)
     owner = np.repeat(np.arange(num_clients), sizes)
     images = (raw.images[order] / 16.0).astype(np.float32)
-    names = np.array([f"client-{k:03d}" for k in range(num_clients)])
+    names = np.array(names_of(num_clients))
     group = np.arange(num_clients) % num_groups
     return from_arrays(
-        turn_by_quarters(images, group[owner]),
+        rotate_each(images, 90.0 * group[owner]),
         raw.target[order].astype(np.int32),
         names[owner],
         group=dict(zip(names, group.tolist(), strict=True)) if num_groups > 1 else None,
@@ -54,11 +53,3 @@ def digits(*, num_clients: int = 40, num_groups: int = 4, spread: float = 0.5, s
         title="digits",
         seed=seed,
     )
-
-
-def turn_by_quarters(images: NDArray[Any], quarter_turns: NDArray[np.int64]) -> NDArray[Any]:
-    """Every image turned by its own number of quarter turns."""
-    out = images.copy()
-    for turns in np.unique(quarter_turns):
-        out[quarter_turns == turns] = np.rot90(images[quarter_turns == turns], int(turns), axes=(1, 2))
-    return out

@@ -116,7 +116,6 @@ def category_columns(categories: NDArray[Any], known: NDArray[np.bool_]) -> Colu
         parts.append(same)
         new = int((~same.any(1)).sum())
         if new:
-            notes.append(
-                f"{name}: {new} rows have a level that no training row of a seen client has; all its columns are 0"
-            )
+            unknown = "a level that no training row of a seen client has; all its columns are 0"
+            notes.append(f"{name}: {new} rows have {unknown}")
     return Columns(np.concatenate(parts, axis=1), notes)

@@ -25,7 +25,7 @@ from plures.data.federation import Federation, from_arrays
 from plures.data.files import folders
 from plures.data.holdout import mark_held_out
 from plures.data.sets.shakespeare import codes_of
-from plures.data.splits import SHARES, Shares, by_order, stratified
+from plures.data.splits import SHARES, by_order, stratified
 from plures.errors import BadData, BadFile, BadValue, Unsupported
 from plures.keys import Purpose, derive, root
 from plures.types import Key
@@ -123,9 +123,8 @@ def read_part(files: list[Path]) -> dict[str, Samples]:
     for file in files:
         for user, samples in read_users(file).items():
             if user in merged:
-                raise BadData(
-                    f"{samples.who} is also {merged[user].who}; give a user's rows of a split in one file"
-                )
+                twice = f"{samples.who} is also {merged[user].who}"
+                raise BadData(f"{twice}; give a user's rows of a split in one file")
             merged[user] = samples
     return merged
 
@@ -140,18 +139,13 @@ def read_users(file: Path) -> dict[str, Samples]:
     _check(file, set(users) == set(data), "'users' and 'user_data' name different users")
     found = {}
     for user, size in zip(users, sizes, strict=True):
-        x, y = _lists(file, user, data[user])
+        entry: Any = data[user] if isinstance(data[user], dict) else {}
+        x, y = entry.get("x"), entry.get("y")
+        _check(file, isinstance(x, list) and isinstance(y, list), f"user '{user}' lacks a list 'x' or 'y'")
         fits = len(x) == len(y) == size
         _check(file, fits, f"user '{user}' has {len(x)} inputs, {len(y)} labels and 'num_samples' {size}")
         found[user] = Samples(x, y, f"user '{user}' in {file}")
     return found
-
-
-def _lists(file: Path, user: str, entry: Any) -> tuple[list[Any], list[Any]]:
-    entry = entry if isinstance(entry, dict) else {}
-    sound = isinstance(entry.get("x"), list) and isinstance(entry.get("y"), list)
-    _check(file, sound, f"user '{user}' lacks a list 'x' or 'y'")
-    return entry["x"], entry["y"]
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -165,8 +159,7 @@ def read_json(file: Path) -> dict[str, Any]:
     kinds = {"users": list, "num_samples": list, "user_data": dict}
     sound = isinstance(stored, dict) and all(isinstance(stored.get(key), kind) for key, kind in kinds.items())
     _check(file, sound, "it should hold the lists 'users' and 'num_samples' and the table 'user_data'")
-    found: dict[str, Any] = stored
-    return found
+    return dict(stored)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -191,9 +184,8 @@ def rows_of(given: dict[str, dict[str, Samples]]) -> LeafRows:
     sizes = [len(one.x) for one in samples]
     is_text = [isinstance(one.x[0], str) for one in samples]
     if len(set(is_text)) > 1:
-        raise BadData(
-            f"{samples[is_text.index(not is_text[0])].who} has text where others have numbers, or the reverse"
-        )
+        other = samples[is_text.index(not is_text[0])].who
+        raise BadData(f"{other} has text where others have numbers, or the reverse")
     x, y, letters = text(samples) if is_text[0] else (*numbers(samples), "")
     user = np.repeat([user for _, user, _ in parts], sizes)
     return LeafRows(x, y, user, np.repeat([is_test for is_test, _, _ in parts], sizes), letters)
@@ -201,19 +193,16 @@ def rows_of(given: dict[str, dict[str, Samples]]) -> LeafRows:
 
 def numbers(samples: list[Samples]) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     """Inputs and labels of all users; rows of different lengths are refused."""
-    x = [_array(one.x, "x", one.who) for one in samples]
+    x, y = [_array(one.x, "x", one.who) for one in samples], []
     for values, one in zip(x, samples, strict=True):
         if values.shape[1:] != x[0].shape[1:]:
             shapes = f"{values.shape[1:]} where those of {samples[0].who} are {x[0].shape[1:]}"
             raise BadData(f"the inputs of {one.who} are {shapes}; all must be alike")
-    return np.concatenate(x), np.concatenate([_labels(one) for one in samples])
-
-
-def _labels(samples: Samples) -> NDArray[np.int32]:
-    labels = _array(samples.y, "y", samples.who)
-    if labels.ndim != 1 or (labels != np.floor(labels)).any():
-        raise BadData(f"y of {samples.who} must be one whole number per row")
-    return labels.astype(np.int32)
+        labels = _array(one.y, "y", one.who)
+        if labels.ndim != 1 or (labels != np.floor(labels)).any():
+            raise BadData(f"y of {one.who} must be one whole number per row")
+        y.append(labels.astype(np.int32))
+    return np.concatenate(x), np.concatenate(y)
 
 
 def _array(values: list[Any], what: str, who: str) -> NDArray[np.float32]:
@@ -239,9 +228,8 @@ def text(samples: list[Samples]) -> tuple[NDArray[np.int32], NDArray[np.int32], 
     length = len(samples[0].x[0])
     for one in samples:
         if not (length and _all_text(one.x, length) and _all_text(one.y, 1)):
-            raise BadData(
-                f"{one.who} must have windows of {max(length, 1)} characters and one character after each"
-            )
+            wanted = f"windows of {max(length, 1)} characters and one character after each"
+            raise BadData(f"{one.who} must have {wanted}")
     windows = "".join(window for one in samples for window in one.x)
     after = "".join(character for one in samples for character in one.y)
     letters = "".join(sorted(set(windows) | set(after)))
@@ -267,16 +255,12 @@ def split_of(key: Key, rows: LeafRows, *, single: bool) -> NDArray[np.int64]:
     whole = ~np.isin(rows.user, rows.user[~rows.is_test]) | single
     codes = np.full(len(rows.user), 2)
     for key_part, part, shares in ((keys[0], whole, SHARES), (keys[1], ~rows.is_test & ~whole, WITHOUT_TEST)):
-        if part.any():
-            codes[part] = _split(key_part, rows, np.flatnonzero(part), shares)
+        chosen = np.flatnonzero(part)
+        if len(chosen) and rows.letters:
+            codes[chosen] = by_order(rows.user[chosen], chosen, shares)
+        elif len(chosen):
+            codes[chosen] = stratified(key_part, rows.user[chosen], rows.y[chosen], shares)
     return codes
-
-
-def _split(key: Key, rows: LeafRows, chosen: NDArray[np.int64], shares: Shares) -> NDArray[np.int64]:
-    user = rows.user[chosen]
-    if rows.letters:
-        return by_order(user, chosen, shares)
-    return stratified(key, user, rows.y[chosen], shares)
 
 
 def notes_of(given: dict[str, dict[str, Samples]], *, single: bool) -> list[str]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,19 +20,12 @@ from numpy.typing import NDArray
 from plures.data.check import rows_not_below
 from plures.data.scale import federated_scale
 from plures.data.tables.columns import LARGEST
-from plures.data.tables.examination import (
-    Column,
-    Examination,
-    TableSummary,
-    federation_of,
-    with_labels,
-    with_layout,
-)
+from plures.data.tables.examination import Column, Content, Inputs, TableSummary
 from plures.data.tables.files import Files
-from plures.data.tables.layout import RowOwners, SplitMarks, TableLayout, check_unseen, lay_out
+from plures.data.tables.layout import RowOwners, SplitMarks, TableLayout
 from plures.data.tables.messages import RowPlaces, attempt, in_order
 from plures.data.tables.options import TableOptions
-from plures.data.tables.target import RawTarget, infer_labels
+from plures.data.tables.target import Labels, RawTarget, infer_labels
 from plures.errors import BadData, BadFile, BadValue, UserError
 from plures.wording import counted, listed
 
@@ -41,36 +34,86 @@ WANTED = "it should hold x and y, or x_train, y_train, x_test and y_test (with x
 WIDTH = 16
 
 
-def examine_arrays(files: Files, options: TableOptions, errors: list[UserError]) -> Examination:
-    """Everything about a folder of NPZ files."""
+def read_arrays(files: Files, options: TableOptions, errors: list[UserError]) -> Content:
+    """What a folder of NPZ files holds."""
     attempt(errors, _check_options, options)
     read = [attempt(errors, read_client, path) for path in files.paths]
     clients = [client for client in read if client is not None]
     for client in clients:
         attempt(errors, check_alike, clients[0], client)
-    summary = _summary(files, clients)
-    if len(clients) < len(read) or len({client.kind for client in clients}) > 1:
-        return Examination.of(summary, errors)
-    places = _places(clients)
-    raw = attempt(errors, _raw, clients, places)
-    target = None if raw is None else attempt(errors, infer_labels, raw, options.task, places)
-    summary = with_labels(summary, target)
-    sizes = [sum(map(len, client.xs)) for client in clients]
-    owners = RowOwners(np.repeat(np.arange(len(clients)), sizes), files.clients)
-    if errors or target is None:
-        check_unseen(owners, options, errors)
-        return Examination.of(summary, errors)
-    layout = lay_out(target, owners, SplitMarks(given=_given(clients)), options, errors)
-    if layout is None:
-        return Examination.of(summary, errors)
-    xs = [x for client in clients for x in client.xs]
-    return Examination(
-        with_layout(replace(summary, feature_names=_features(xs[0])), layout),
-        make=lambda: federation_of(inputs(xs, layout), target, layout, files.title),
+    parts = [part for client in clients for part in client.parts]
+    missing = sum(int(np.isnan(part.y).sum()) for part in parts if part.y.dtype.kind == "f")
+    summary = TableSummary(
+        title=files.title,
+        rows=sum(len(part.x) for part in parts),
+        clients=len(clients),
+        columns=(Column(name="x", kind="number"), Column(name="y", kind="target", missing=missing)),
+        notes=(*files.notes, *(note for client in clients for note in client.notes)),
     )
+    if len(clients) < len(read) or len({client.kind for client in clients}) > 1:
+        return Content(summary)
+    labels = attempt(errors, _labels, parts, options.task)
+    sizes = [sum(len(part.x) for part in client.parts) for client in clients]
+    owners = RowOwners(np.repeat(np.arange(len(clients)), sizes), files.clients)
+    return Content(summary, labels, owners, lambda: _marks(parts), lambda layout: _inputs(parts, layout))
 
 
-def inputs(xs: list[NDArray[Any]], layout: TableLayout) -> NDArray[np.float32]:
+def _check_options(options: TableOptions) -> None:
+    """Refuse names of columns: arrays have none."""
+    for name, use in options.uses:
+        if (name, use) != ("y", "target"):
+            raise BadValue(use, name, "left out for NPZ files, whose arrays are x and y")
+
+
+class ArrayPart(NamedTuple):
+    """The inputs and labels of one part of a file: "_train", "_valid" or "_test", or "" for rows still to be split."""
+
+    name: str
+    file: str
+    x: NDArray[Any]
+    y: NDArray[Any]
+
+    @property
+    def kind(self) -> str:
+        """What x and y hold, in words."""
+        inputs = "uint8" if self.x.dtype == np.uint8 else "number"
+        return f"{inputs} inputs with {'text' if self.y.dtype.kind == 'U' else 'number'} labels"
+
+    @property
+    def label(self) -> str:
+        """The file, and the part of it where there are several."""
+        return f"{self.name.lstrip('_')} in {self.file}" if self.name else self.file
+
+
+def _labels(parts: list[ArrayPart], task: str | None) -> Labels:
+    """All labels, text as numbers with the words they stand for; infinity is refused."""
+    y = np.concatenate([part.y for part in parts])
+    places = RowPlaces([np.arange(1, len(part.y) + 1) for part in parts], tuple(part.label for part in parts))
+    if y.dtype.kind == "U":
+        found, codes = np.unique(y, return_inverse=True)
+        words = in_order(str(word) for word in found)
+        place = np.array([words.index(word) for word in found], np.float64)
+        return infer_labels(RawTarget("y", place[codes], tuple(words)), task, places)
+    values = y.astype(np.float64)
+    places.refuse(np.abs(values) >= LARGEST, lambda row: f"y holds {y[row]}", "give finite numbers")
+    return infer_labels(RawTarget("y", values), task, places)
+
+
+def _marks(parts: list[ArrayPart]) -> SplitMarks:
+    """The split codes, where the files give them."""
+    if not parts[0].name:
+        return SplitMarks()
+    return SplitMarks(given=np.repeat([PARTS.index(part.name) for part in parts], [len(part.x) for part in parts]))
+
+
+def _inputs(parts: list[ArrayPart], layout: TableLayout) -> Inputs:
+    """The inputs, with names for the columns of vectors; inputs with more axes have none."""
+    xs = [part.x for part in parts]
+    names = tuple(f"x{column}" for column in range(xs[0].shape[1])) if xs[0].ndim == 2 else ()
+    return Inputs(make=lambda: _scaled(xs, layout), names=names)
+
+
+def _scaled(xs: list[NDArray[Any]], layout: TableLayout) -> NDArray[np.float32]:
     """The inputs in the order of the layout, scaled by the rule for their kind."""
     if all(x.dtype == np.uint8 for x in xs):
         return np.asarray(np.concatenate(xs)[layout.rows] / np.float32(255))
@@ -84,73 +127,29 @@ def inputs(xs: list[NDArray[Any]], layout: TableLayout) -> NDArray[np.float32]:
     return out
 
 
-def _check_options(options: TableOptions) -> None:
-    """Refuse names of columns: arrays have none."""
-    for name, use in options.uses:
-        if (name, use) != ("y", "target"):
-            raise BadValue(use, name, "left out for NPZ files, whose arrays are x and y")
-
-
-def _summary(files: Files, clients: list[ClientArrays]) -> TableSummary:
-    rows = sum(len(x) for client in clients for x in client.xs)
-    missing = sum(int(np.isnan(y).sum()) for client in clients for y in client.ys if y.dtype.kind == "f")
-    notes = (*files.notes, *(note for client in clients for note in client.notes))
-    columns = (Column(name="x", kind="number"), Column(name="y", kind="target", missing=missing))
-    return TableSummary(title=files.title, rows=rows, clients=len(clients), columns=columns, notes=notes)
-
-
-def _places(clients: list[ClientArrays]) -> RowPlaces:
-    sizes = [len(x) for client in clients for x in client.xs]
-    labels_of = tuple(client.label(part) for client in clients for part in client.parts)
-    first = tuple(int(row) for row in np.cumsum(sizes) - sizes)
-    return RowPlaces(np.concatenate([np.arange(1, size + 1) for size in sizes]), labels_of, first)
-
-
-def _raw(clients: list[ClientArrays], places: RowPlaces) -> RawTarget:
-    """All labels, text as numbers with the words they stand for; infinity is refused."""
-    y = np.concatenate([y for client in clients for y in client.ys])
-    if y.dtype.kind == "U":
-        found, codes = np.unique(y, return_inverse=True)
-        words = in_order(str(word) for word in found)
-        place = np.array([words.index(word) for word in found], np.float64)
-        return RawTarget("y", place[codes], tuple(words))
-    bad = np.flatnonzero(np.abs(y.astype(np.float64)) >= LARGEST)
-    if len(bad):
-        raise BadData(f"y holds {y[bad[0]]} in {places.of_all(bad)}; give finite numbers")
-    return RawTarget("y", y.astype(np.float64))
-
-
-def _given(clients: list[ClientArrays]) -> NDArray[np.int64] | None:
-    """The split codes, where the files give them."""
-    if clients[0].parts == ("",):
-        return None
-    codes = [PARTS.index(part) for client in clients for part in client.parts]
-    return np.repeat(codes, [len(x) for client in clients for x in client.xs])
-
-
-def _features(x: NDArray[Any]) -> tuple[str, ...]:
-    """Names for the columns of vectors; inputs with more axes have none."""
-    return tuple(f"x{column}" for column in range(x.shape[1])) if x.ndim == 2 else ()
-
-
 @dataclass(frozen=True, eq=False)
 class ClientArrays:
-    """One file's arrays by part: "_train", "_valid" and "_test", or "" for rows that are still to be split."""
+    """One file's arrays by part."""
 
     file: str
-    parts: tuple[str, ...]
-    xs: tuple[NDArray[Any], ...]
-    ys: tuple[NDArray[Any], ...]
+    parts: tuple[ArrayPart, ...]
     notes: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
         """What x and y hold, in words."""
-        return _kind(self.xs[0], self.ys[0])
+        return self.parts[0].kind
 
-    def label(self, part: str) -> str:
-        """The file, and the part of it where there are several."""
-        return f"{part.lstrip('_')} in {self.file}" if part else self.file
+    @property
+    def whole(self) -> bool:
+        """Whether the rows are still to be split."""
+        return not self.parts[0].name
+
+    @property
+    def shapes(self) -> str:
+        """The shapes of inputs, in words."""
+        shapes = sorted({part.x.shape[1:] for part in self.parts})
+        return "inputs of shape " + " and ".join(str(shape) for shape in shapes)
 
 
 def read_client(path: Path) -> ClientArrays:
@@ -158,16 +157,19 @@ def read_client(path: Path) -> ClientArrays:
     if not path.stat().st_size:
         raise BadFile(f"{path.name} is empty (0 bytes)")
     stored = _load(path)
-    parts = _parts(path.name, stored)
-    used = {f"{letter}{part}" for part in parts for letter in "xy"}
-    extra = sorted(set(stored) - used)
+    names = _parts(path.name, stored)
+    extra = sorted(set(stored) - {f"{letter}{name}" for name in names for letter in "xy"})
     note = f"{path.name}: arrays that are not used: {listed(extra)}"
-    given = [stored[f"x{part}"] for part in parts]
-    xs = tuple(x[:, None] if x.ndim == 1 else x for x in given)  # an axis besides the rows
-    ys = tuple(_as_labels(stored[f"y{part}"]) for part in parts)
-    client = ClientArrays(path.name, parts, xs, ys, (note,) if extra else ())
+    parts = tuple(ArrayPart(name, path.name, *_rows(stored[f"x{name}"], stored[f"y{name}"])) for name in names)
+    client = ClientArrays(path.name, parts, (note,) if extra else ())
     _check(client)
     return client
+
+
+def _rows(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Inputs with an axis besides the rows; labels without a needless last axis, truth as text, as in a table."""
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    return x[:, None] if x.ndim == 1 else x, np.where(y, "true", "false") if y.dtype.kind == "b" else y
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
@@ -192,57 +194,43 @@ def _parts(file: str, stored: Collection[str]) -> tuple[str, ...]:
     return parts
 
 
-def _as_labels(y: NDArray[Any]) -> NDArray[Any]:
-    """Labels without a needless last axis; truth as text, as in a table."""
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    return np.where(y, "true", "false") if y.dtype.kind == "b" else y
-
-
 def _check(client: ClientArrays) -> None:
     """Refuse arrays that do not fit together or hold something else than they should."""
-    for part, x, y in zip(client.parts, client.xs, client.ys, strict=True):
-        if x.ndim == 0:
-            raise BadData(f"x{part} in {client.file} is a single value; give a row per example")
-        if x.dtype.kind not in "fiub":
-            raise BadData(f"x{part} in {client.file} holds {x.dtype}; give numbers")
-        if y.dtype.kind not in "fiuU":
-            raise BadData(f"y{part} in {client.file} holds {y.dtype}; give numbers or text")
-        if y.ndim != 1:
-            raise BadData(f"y{part} in {client.file} has the shape {y.shape}; give one label per row")
-        if len(x) != len(y):
-            raise BadData(f"{client.file} has {counted(len(x), 'row')} in x{part} but {len(y):,} in y{part}")
-        _check_finite(f"x{part} in {client.file}", x)
-        if 0 in x.shape[1:]:
-            raise BadData(f"x{part} in {client.file} has the shape {x.shape}; give at least one input per row")
-    if len({x.shape[1:] for x in client.xs}) > 1:
-        raise BadData(f"{client.file} holds {_shapes(client)}; all must agree")
-    kinds = sorted({_kind(x, y) for x, y in zip(client.xs, client.ys, strict=True)})
+    for part in client.parts:
+        _check_part(part)
+    if len({part.x.shape[1:] for part in client.parts}) > 1:
+        raise BadData(f"{client.file} holds {client.shapes}; all must agree")
+    kinds = sorted({part.kind for part in client.parts})
     if len(kinds) > 1:
         raise BadData(f"{client.file} holds {' and '.join(kinds)}; all must agree")
-    if not sum(map(len, client.xs)):
+    if not any(len(part.x) for part in client.parts):
         raise BadData(f"{client.file} has no rows")
 
 
-def _kind(x: NDArray[Any], y: NDArray[Any]) -> str:
-    inputs = "uint8" if x.dtype == np.uint8 else "number"
-    return f"{inputs} inputs with {'text' if y.dtype.kind == 'U' else 'number'} labels"
-
-
-def _check_finite(what: str, x: NDArray[Any]) -> None:
-    """Refuse NaN and infinity by row."""
+def _check_part(part: ArrayPart) -> None:
+    name, file, x, y = part
+    x_name, y_name = f"x{name}", f"y{name}"
+    if x.ndim == 0:
+        raise BadData(f"{x_name} in {file} is a single value; give a row per example")
+    if x.dtype.kind not in "fiub":
+        raise BadData(f"{x_name} in {file} holds {x.dtype}; give numbers")
+    if y.dtype.kind not in "fiuU":
+        raise BadData(f"{y_name} in {file} holds {y.dtype}; give numbers or text")
+    if y.ndim != 1:
+        raise BadData(f"{y_name} in {file} has the shape {y.shape}; give one label per row")
+    if len(x) != len(y):
+        raise BadData(f"{file} has {counted(len(x), 'row')} in {x_name} but {len(y):,} in {y_name}")
     if x.dtype.kind == "f" and len(bad := rows_not_below(x, LARGEST)):
-        raise BadData(f"{what} holds NaN or infinity in row {bad[0] + 1}; give finite numbers")
+        raise BadData(f"{x_name} in {file} holds NaN or infinity in row {bad[0] + 1}; give finite numbers")
+    if 0 in x.shape[1:]:
+        raise BadData(f"{x_name} in {file} has the shape {x.shape}; give at least one input per row")
 
 
 def check_alike(first: ClientArrays, other: ClientArrays) -> None:
     """Refuse a client whose arrays have another layout, kind or shape than the first client's."""
-    if (first.parts == ("",)) != (other.parts == ("",)):
-        whole, cut = (first, other) if first.parts == ("",) else (other, first)
+    if first.whole != other.whole:
+        whole, cut = (first, other) if first.whole else (other, first)
         raise BadData(f"{whole.file} holds x and y but {cut.file} holds x_train and so on; give all the same")
-    for one, two in ((first.kind, other.kind), (_shapes(first), _shapes(other))):
+    for one, two in ((first.kind, other.kind), (first.shapes, other.shapes)):
         if one != two:
             raise BadData(f"{first.file} holds {one} but {other.file} {two}; all clients must agree")
-
-
-def _shapes(client: ClientArrays) -> str:
-    return "inputs of shape " + " and ".join(str(shape) for shape in sorted({x.shape[1:] for x in client.xs}))

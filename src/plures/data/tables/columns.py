@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from plures.data.tables.join import Table
 from plures.data.tables.messages import RowPlaces, attempt, in_order
 from plures.data.tables.options import TableOptions
-from plures.data.tables.parse import as_meant, as_ordered, first_unparsed
+from plures.data.tables.parse import as_meant, as_ordered, whole
 from plures.errors import BadData, UnknownChoice, UserError
 from plures.wording import listed, shown
 
@@ -27,7 +27,7 @@ class TypedColumns(NamedTuple):
 
     columns: dict[str, pl.Series]
     kinds: dict[str, str]
-    notes: tuple[str, ...]
+    notes: list[str]
 
     def named(self, kind: str) -> pl.Series | None:
         """The column of a role, if there is one."""
@@ -41,21 +41,23 @@ class TypedColumns(NamedTuple):
 
 def infer_types(table: Table, options: TableOptions, errors: list[UserError]) -> TypedColumns:
     """Every column's kind; what is wrong with names or values joins the errors."""
+    import polars as pl
+
     for role in ("client", "target"):
         attempt(errors, _check_given, role, options, table)
     for name, _ in options.uses:
         if name not in table.frame.columns:
             errors.append(UnknownChoice("column", name, table.frame.columns))
-    columns: dict[str, pl.Series] = {}
-    kinds: dict[str, str] = {}
-    notes: list[str] = []
+    roles = {name: "ignored" if use == "ignore" else use for name, use in options.uses if use != "categories"}
+    found = TypedColumns({}, {}, [])
     for column in table.frame.iter_columns():
-        name, kind = column.name, _kind(column, options)
+        name = column.name
+        kind = "ignored" if name.startswith(UNNAMED_START) else roles.get(name, "input")
         mended = attempt(errors, _mend, column, kind, name in options.categories, table.places)
-        columns[name] = column if mended is None else mended
-        kinds[name] = _kind_of_input(columns[name]) if kind == "input" else kind
-        notes += _notes(column, columns[name], kind, table)
-    found = TypedColumns(columns, kinds, tuple(notes))
+        found.columns[name] = column if mended is None else mended
+        kind_of_input = "category" if found.columns[name].dtype == pl.String else "number"
+        found.kinds[name] = kind_of_input if kind == "input" else kind
+        found.notes.extend(_notes(column, found.columns[name], kind, table))
     if not found.inputs:
         wanted = "besides client, target and ignored ones there must be another"
         errors.append(BadData(f"no input column is left; {wanted}"))
@@ -73,20 +75,6 @@ def _check_given(role: str, options: TableOptions, table: Table) -> None:
         raise BadData(f"the {role} column is not given; name it with --{role}. Columns: {columns}")
 
 
-def _kind(column: pl.Series, options: TableOptions) -> str:
-    """The role of a column, "ignored", or "input" where its values must tell more."""
-    if column.name.startswith(UNNAMED_START):
-        return "ignored"
-    kinds = {name: "ignored" if use == "ignore" else use for name, use in options.uses if use != "categories"}
-    return kinds.get(column.name, "input")
-
-
-def _kind_of_input(column: pl.Series) -> str:
-    import polars as pl
-
-    return "category" if column.dtype == pl.String else "number"
-
-
 def _mend(column: pl.Series, kind: str, declared: bool, places: RowPlaces) -> pl.Series:
     """The column in the type its kind needs, or an error that names a row that does not fit."""
     import polars as pl
@@ -96,7 +84,8 @@ def _mend(column: pl.Series, kind: str, declared: bool, places: RowPlaces) -> pl
     if not is_plain(column):
         raise BadData(f"column '{column.name}' holds {column.dtype}; give numbers, text or dates, or ignore it")
     if kind in ("client", "split", "time", "recording"):
-        _check_no_missing(column, kind, places)
+        told = f"no {kind} is given (column '{column.name}')"
+        places.refuse(column.is_null().to_numpy(), lambda row: told, "every row needs one")
     if kind == "time":
         return _moments(column, places)
     if kind in ("client", "split", "recording") or declared:
@@ -116,25 +105,15 @@ def is_plain(column: pl.Series) -> bool:
     return not (column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Object))
 
 
-def _check_no_missing(column: pl.Series, role: str, places: RowPlaces) -> None:
-    rows = np.flatnonzero(column.is_null().to_numpy())
-    if len(rows):
-        raise BadData(f"no {role} is given (column '{column.name}') in {places.of_all(rows)}; every row needs one")
-
-
 def _moments(column: pl.Series, places: RowPlaces) -> pl.Series:
     """The time column as numbers or dates, which have an order."""
     import polars as pl
 
     if column.dtype == pl.String:
         parsed = as_ordered(column)
-        wrong = 0 if parsed is None else first_unparsed(column, parsed)
-        if parsed is None or wrong is not None:
-            raise BadData(
-                f"the time column '{column.name}' holds '{shown(column[wrong or 0])}' in {places.of(wrong or 0)}; "
-                "give numbers, or dates such as 2024-01-31"
-            )
-        column = parsed
+        read = column.clear(len(column)) if parsed is None else parsed
+        told, wanted = f"the time column '{column.name}' holds", "; give numbers, or dates such as 2024-01-31"
+        column = whole(column, read, places, told, wanted)
     if not (column.dtype.is_numeric() or column.dtype.is_temporal()):
         raise BadData(f"the time column '{column.name}' holds {column.dtype}; give numbers or dates")
     check_finite(column, "column", places)
@@ -145,12 +124,10 @@ def check_finite(column: pl.Series, what: str, places: RowPlaces) -> None:
     """Refuse infinity, and numbers so large that their squares come near it."""
     if not column.dtype.is_float():
         return
-    rows = np.flatnonzero((column.abs() >= LARGEST).fill_null(False).to_numpy())
-    if len(rows):
-        raise BadData(
-            f"{what} '{column.name}' holds {column[int(rows[0])]} in {places.of_all(rows)}; "
-            "give a finite number, or leave it empty"
-        )
+    wrong, wanted = column.abs() >= LARGEST, "give a finite number, or leave it empty"
+    places.refuse(
+        wrong.fill_null(False).to_numpy(), lambda row: f"{what} '{column.name}' holds {column[row]}", wanted
+    )
 
 
 def _notes(column: pl.Series, mended: pl.Series, kind: str, table: Table) -> list[str]:
@@ -174,12 +151,9 @@ def split_codes(column: pl.Series, places: RowPlaces) -> NDArray[np.int64]:
     """Split codes from words, in any case."""
     words = column.str.strip_chars().str.to_lowercase()
     codes = words.replace_strict(SPLIT_WORDS, default=-1).to_numpy().astype(np.int64)
-    wrong = np.flatnonzero(codes < 0)
-    if len(wrong):
-        raise BadData(
-            f"the split column '{column.name}' holds '{shown(column[int(wrong[0])])}' in {places.of_all(wrong)}; "
-            "known are train, valid (or validation, val) and test"
-        )
+    told = f"the split column '{column.name}' holds"
+    wanted = "known are train, valid (or validation, val) and test"
+    places.refuse(codes < 0, lambda row: f"{told} '{shown(column[row])}'", wanted)
     return codes
 
 

@@ -128,13 +128,11 @@ def _row_sizes(path: Path, separator: str) -> Iterator[tuple[int, int]]:
 
 def _decimal_notes(file: str, frame: pl.DataFrame, decimals: list[str]) -> list[str]:
     """A note on columns where a comma is taken for a decimal point though it could part thousands."""
-    import polars as pl
-
-    unsure = [
-        name
-        for name in decimals
-        if frame.select((pl.col(name).count() > 0) & pl.col(name).drop_nulls().str.contains(THOUSANDS).all()).item()
-    ]
+    unsure = []
+    for name in decimals:
+        values = frame[name].drop_nulls()
+        if len(values) and values.str.contains(THOUSANDS).all():
+            unsure.append(name)
     return [f"{file}: a comma is read as a decimal point (1,234 is 1.234) in {', '.join(unsure)}"] if unsure else []
 
 

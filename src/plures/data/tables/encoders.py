@@ -6,14 +6,15 @@ clients. A date is the number of days it stands for, standardized like any numbe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plures.data.scale import ColumnScale, federated_scale
 from plures.data.tables.columns import TypedColumns, code_levels
+from plures.data.tables.examination import Inputs
 from plures.data.tables.layout import TableLayout
 from plures.wording import counted, shown
 
@@ -25,48 +26,32 @@ SEEN = "training rows of seen clients"
 MICROSECONDS = 86_400e6
 
 
-@dataclass(frozen=True, eq=False)
-class Encoder:
-    """How one column becomes the inputs ``features``; without any the column is left out.
+class Encoder(NamedTuple):
+    """What one column becomes: the inputs ``features``, which ``fill`` writes; without any the column is left out."""
 
-    Numbers have a ``scale``; categories a ``place`` per level code, the last for missing values, -1 for none.
-    """
-
-    name: str
-    features: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    features: list[str]
+    notes: list[str]
+    fill: Callable[[NDArray[np.float32]], None]
     levels: tuple[str, ...] = ()
-    scale: ColumnScale | None = None
-    place: NDArray[np.int64] | None = None
-
-    def fill(self, column: pl.Series, rows: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-        """Write the inputs of these rows into ``out``, which is (rows, features) and zero."""
-        if self.place is not None:
-            column_of = self.place[code_levels(column)[0][rows]]
-            filled = np.flatnonzero(column_of >= 0)
-            out[filled, column_of[filled]] = 1.0
-        elif self.scale is not None:
-            values = numbers_of(column)[rows]
-            out[:, 0] = self.scale.apply(values[:, None])[:, 0]
-            if len(self.features) > 1:
-                out[:, 1] = np.isnan(values)
 
 
-def fit(found: TypedColumns, layout: TableLayout) -> list[Encoder]:
-    """An encoder for every input column, in the order of the table."""
+def encode(found: TypedColumns, layout: TableLayout) -> Inputs:
+    """The inputs of all rows in the order of the layout, an encoder for every input column in that of the table."""
     fits = {"number": _fit_number, "category": _fit_category}
-    return [fits[kind](found.columns[name], layout) for name, kind in found.inputs.items()]
+    encoders = {name: fits[kind](found.columns[name], layout) for name, kind in found.inputs.items()}
+    names = tuple(name for encoder in encoders.values() for name in encoder.features)
 
+    def make() -> NDArray[np.float32]:
+        x = np.zeros((len(layout.rows), len(names)), np.float32)
+        first = 0
+        for encoder in encoders.values():
+            last = first + len(encoder.features)
+            encoder.fill(x[:, first:last])
+            first = last
+        return x
 
-def encode(found: TypedColumns, encoders: list[Encoder], layout: TableLayout) -> NDArray[np.float32]:
-    """The inputs of all rows in the order of the layout, made column by column."""
-    x = np.zeros((len(layout.rows), sum(len(encoder.features) for encoder in encoders)), np.float32)
-    first = 0
-    for encoder in encoders:
-        last = first + len(encoder.features)
-        encoder.fill(found.columns[encoder.name], layout.rows, x[:, first:last])
-        first = last
-    return x
+    notes = tuple(note for encoder in encoders.values() for note in encoder.notes)
+    return Inputs(make=make, names=names, levels={name: one.levels for name, one in encoders.items()}, notes=notes)
 
 
 def numbers_of(column: pl.Series) -> NDArray[np.float64]:
@@ -94,8 +79,15 @@ def _fit_number(column: pl.Series, layout: TableLayout) -> Encoder:
     marked = bool(missing[use].any())
     notes = _missing_note(name, missing, use, "set to 0 (the mean)" if scale is not as_is else "set to 0")
     if np.nanmin(values[use]) == np.nanmax(values[use]):
-        notes += (f"column '{name}' has the same value in all {SEEN}",)
-    return Encoder(name, (name, f"{name} (missing)")[: 1 + marked], notes, scale=scale)
+        notes.append(f"column '{name}' has the same value in all {SEEN}")
+
+    def fill(out: NDArray[np.float32]) -> None:
+        values = numbers_of(column)[layout.rows]
+        out[:, 0] = scale.apply(values[:, None])[:, 0]
+        if marked:
+            out[:, 1] = np.isnan(values)
+
+    return Encoder([name, f"{name} (missing)"][: 1 + marked], notes, fill)
 
 
 def _fit_category(column: pl.Series, layout: TableLayout) -> Encoder:
@@ -110,13 +102,22 @@ def _fit_category(column: pl.Series, layout: TableLayout) -> Encoder:
     levels = tuple(words[code] for code in kept)
     features = [f"{name}={level}" for level in levels]
     features += [f"{name} (other)"] * bool(num_rare) + [f"{name} (missing)"] * bool(place[-1] >= 0)
+    fate = "taken for a level of its own" if place[-1] >= 0 else "set to zeros"
+    notes = _missing_note(name, codes < 0, use, fate)
+    if num_rare:
+        different = f"{len(kept) + num_rare:,} levels in {SEEN}"
+        notes.append(f"column '{name}' has {different}; the {num_rare:,} rarest share one input")
     unknown = codes[(codes >= 0) & (place[codes] < 0)]
-    notes = (
-        *_missing_note(name, codes < 0, use, "taken for a level of its own" if place[-1] >= 0 else "set to zeros"),
-        *_rare_note(name, len(kept) + num_rare, num_rare),
-        *_unknown_note(name, unknown, words),
-    )
-    return Encoder(name, tuple(features), notes, levels, place=place)
+    if len(unknown):
+        rows, example = counted(len(unknown), "row"), shown(words[int(unknown[0])])
+        notes.append(f"column '{name}': {rows} with a level unknown in {SEEN}, such as '{example}'; zeros")
+
+    def fill(out: NDArray[np.float32]) -> None:
+        column_of = place[code_levels(column)[0][layout.rows]]
+        filled = np.flatnonzero(column_of >= 0)
+        out[filled, column_of[filled]] = 1.0
+
+    return Encoder(features, notes, fill, levels)
 
 
 def _input_of_level(count: NDArray[np.int64], with_missing: bool) -> tuple[NDArray[np.int64], list[int], int]:
@@ -136,27 +137,9 @@ def _input_of_level(count: NDArray[np.int64], with_missing: bool) -> tuple[NDArr
 
 
 def _no_values(name: str) -> Encoder:
-    return Encoder(name, notes=(f"column '{name}' has no value in {SEEN} and is left out",))
+    return Encoder([], [f"column '{name}' has no value in {SEEN} and is left out"], lambda out: None)
 
 
-def _missing_note(name: str, missing: NDArray[np.bool_], use: NDArray[np.bool_], fate: str) -> tuple[str, ...]:
-    if not missing.any():
-        return ()
-    seen = int((missing & use).sum())
-    total = counted(int(missing.sum()), "missing value")
-    return (f"column '{name}': {total} ({seen:,} in {SEEN}) {fate}",)
-
-
-def _rare_note(name: str, different: int, rare: int) -> tuple[str, ...]:
-    if not rare:
-        return ()
-    return (f"column '{name}' has {different:,} levels in {SEEN}; the {rare:,} rarest share one input",)
-
-
-def _unknown_note(name: str, codes: NDArray[Any], words: list[str]) -> tuple[str, ...]:
-    if not len(codes):
-        return ()
-    example = words[int(codes[0])]
-    return (
-        f"column '{name}': {counted(len(codes), 'row')} with a level unknown in {SEEN}, such as '{shown(example)}'; zeros",
-    )
+def _missing_note(name: str, missing: NDArray[np.bool_], use: NDArray[np.bool_], fate: str) -> list[str]:
+    seen, total = int((missing & use).sum()), counted(int(missing.sum()), "missing value")
+    return [f"column '{name}': {total} ({seen:,} in {SEEN}) {fate}"] if missing.any() else []

@@ -1,18 +1,16 @@
-"""What an examination ends with, whatever kind of files it began with: what was found, for a person to read."""
+"""What a user's files hold, whatever their kind: for a person to read, and to make a federation of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
-from plures.data.federation import Examples, Federation, assemble
-from plures.data.holdout import mark_held_out
-from plures.data.tables.layout import TableLayout
+from plures.data.tables.layout import RowOwners, SplitMarks, TableLayout
 from plures.data.tables.target import Labels
-from plures.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,42 +45,24 @@ class TableSummary:
     errors: tuple[str, ...] = ()
 
 
-class Examination(NamedTuple):
-    """The summary, the errors behind its texts and, without errors, how to make the federation."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Inputs:
+    """How to make the inputs in the order of a layout, what they are called, and the levels of categories."""
+
+    make: Callable[[], NDArray[np.float32]]
+    names: tuple[str, ...]
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class Content(NamedTuple):
+    """What was found in the files up to the labels; the summary alone where they could not be read.
+
+    ``marks`` and ``inputs`` are for content without errors.
+    """
 
     summary: TableSummary
-    errors: tuple[UserError, ...] = ()
-    make: Callable[[], Federation] | None = None
-
-    @staticmethod
-    def of(summary: TableSummary, errors: list[UserError]) -> Examination:
-        """The end of an examination that met errors."""
-        return Examination(replace(summary, errors=tuple(str(error) for error in errors)), tuple(errors))
-
-
-def with_labels(summary: TableSummary, labels: Labels | None) -> TableSummary:
-    """The summary with task and classes, where these could be found out."""
-    if labels is None:
-        return summary
-    return replace(summary, task=labels.task, why=labels.why, class_names=labels.class_names)
-
-
-def with_layout(summary: TableSummary, layout: TableLayout) -> TableSummary:
-    """The summary with clients and the notes on them."""
-    unseen = tuple(name for name, held_out in zip(layout.names, layout.held_out, strict=True) if held_out)
-    return replace(summary, clients=len(layout.names), unseen=unseen, notes=(*summary.notes, *layout.notes))
-
-
-def federation_of(x: NDArray[Any], labels: Labels, layout: TableLayout, title: str) -> Federation:
-    """The federation of inputs that are in the order of the layout."""
-    made = assemble(
-        Examples(x, labels.y[layout.rows], layout.owner, layout.codes),
-        names=layout.names,
-        in_place=True,
-        task=labels.task,
-        num_classes=len(labels.class_names),
-        title=title,
-        class_names=labels.class_names,
-        unit=layout.unit,
-    )
-    return mark_held_out(made, layout.held_out)
+    labels: Labels | None = None
+    owners: RowOwners = RowOwners(np.zeros(0, np.int64), ())
+    marks: Callable[[], SplitMarks] = SplitMarks
+    inputs: Callable[[TableLayout], Inputs] | None = None

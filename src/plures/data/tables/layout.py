@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,12 +76,6 @@ def lay_out(
     return layout if labels.task == "regression" else _with_rare_classes(layout, labels)
 
 
-def check_unseen(owners: RowOwners, options: TableOptions, errors: list[UserError]) -> None:
-    """Add to errors found before what is wrong with the choice of unseen clients, if clients are known."""
-    if owners.names:
-        attempt(errors, choose_held_out, owners.names, options.hold_out, options.hold_out_seed)
-
-
 def _split(marks: SplitMarks, owner: Rows, y: NDArray[Any], options: TableOptions) -> tuple[Rows, tuple[str, ...]]:
     """(codes, notes) by what the data say, else drawn within each client with every class in its share."""
     key = derive(root(options.seed), Purpose.SPLIT)
@@ -96,19 +91,15 @@ def _split(marks: SplitMarks, owner: Rows, y: NDArray[Any], options: TableOption
     codes, is_train = marks.given.copy(), marks.given == 0
     share = valid / (train + valid)
     codes[is_train] = stratified(key, owner[is_train], y[is_train], (1 - share, share, 0.0))
-    return codes, (
-        f"no row is marked as valid; a share of {share:.2g} of each client's train rows is taken for it",
-    )
+    note = f"no row is marked as valid; a share of {share:.2g} of each client's train rows is taken for it"
+    return codes, (note,)
 
 
 def _check_train(names: Sequence[str], count: Rows) -> None:
-    without = [names[int(number)] for number in np.flatnonzero(count[:, 0] == 0)]
+    without = list(compress(names, count[:, 0] == 0))
     if without:
-        who = (
-            f"client '{shown(without[0])}' has"
-            if len(without) == 1
-            else f"{len(without)} clients ({listed(without)}) have"
-        )
+        several = f"{len(without)} clients ({listed(without)}) have"
+        who = several if len(without) > 1 else f"client '{shown(without[0])}' has"
         raise BadData(f"{who} no training rows; give some, or leave the client out")
 
 
@@ -130,7 +121,7 @@ def _small(names: Sequence[str], count: Rows, options: TableOptions) -> list[str
     """Notes on clients without valid or test rows, and on a federation of one."""
     notes = []
     for split, code in (("valid", 1), ("test", 2)):
-        without = [names[int(number)] for number in np.flatnonzero(count[:, code] == 0)]
+        without = list(compress(names, count[:, code] == 0))
         if without and (options.shares[code] or count[:, code].any()):
             notes.append(f"{counted(len(without), 'client')} without {split} rows: {listed(without)}")
     if len(names) == 1:
@@ -141,7 +132,7 @@ def _small(names: Sequence[str], count: Rows, options: TableOptions) -> list[str
 def _with_rare_classes(layout: TableLayout, labels: Labels) -> TableLayout:
     """The layout with a note on classes that no training row of a seen client has."""
     learned = np.bincount(labels.y[layout.rows[layout.use]], minlength=len(labels.class_names))
-    unknown = [labels.class_names[int(number)] for number in np.flatnonzero(learned == 0)]
+    unknown = list(compress(labels.class_names, learned == 0))
     if not unknown:
         return layout
     note = f"no training row of a seen client has the class: {listed(unknown)}"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plures.errors import UserError
+from plures.errors import BadData, UserError
 from plures.wording import counted
 
 P = ParamSpec("P")
@@ -32,38 +31,39 @@ def in_order(names: Iterable[str]) -> list[str]:
     >>> in_order(["10", "9"]), in_order(["10", "9", "b"])
     (['9', '10'], ['10', '9', 'b'])
     """
-    given = list(names)
-    if all(_is_number(name) for name in given):
-        return sorted(given, key=lambda name: (float(name), name))
-    return sorted(given)
-
-
-def _is_number(name: str) -> bool:
+    given = sorted(names)
     try:
-        return math.isfinite(float(name))
+        numbers = [float(name) for name in given]
     except ValueError:
-        return False
+        return given
+    return [given[place] for place in np.argsort(numbers, kind="stable")] if np.isfinite(numbers).all() else given
 
 
 @dataclass(frozen=True, eq=False)
 class RowPlaces:
-    """Where a row stands in the user's files: ``numbers`` counts from 1 within the row's file.
+    """Where a row stands in the user's files: ``numbers`` counts from 1 within each file.
 
-    ``labels`` and ``first`` name the files and their first rows; a single table has no labels.
+    ``labels`` name the files; a single table has none.
     """
 
-    numbers: NDArray[np.int64]
+    numbers: Sequence[NDArray[np.int64]]
     labels: tuple[str, ...] = ()
-    first: tuple[int, ...] = ()
 
     def of(self, row: int | np.integer[Any]) -> str:
         """The row in words, such as "row 3 of a.csv"."""
-        number = f"row {self.numbers[row]}"
+        number = f"row {np.concatenate(self.numbers)[row]}"
         if not self.labels:
             return number
-        return f"{number} of {self.labels[int(np.searchsorted(self.first, row, side='right')) - 1]}"
+        ends = np.cumsum([len(own) for own in self.numbers])
+        return f"{number} of {self.labels[int(np.searchsorted(ends, row, side='right'))]}"
 
     def of_all(self, rows: NDArray[np.int64]) -> str:
         """The first of the rows in words, and how many more there are."""
         more = f" and {counted(len(rows) - 1, 'more row')}" if len(rows) > 1 else ""
         return self.of(rows[0]) + more
+
+    def refuse(self, wrong: NDArray[np.bool_], told: Callable[[int], str], wanted: str) -> None:
+        """Refuse rows, if any are wrong, by what is told of the first, where they stand, and what is wanted."""
+        rows = np.flatnonzero(wrong)
+        if len(rows):
+            raise BadData(f"{told(int(rows[0]))} in {self.of_all(rows)}; {wanted}")

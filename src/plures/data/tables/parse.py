@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from plures.data.tables.messages import RowPlaces
 from plures.errors import BadData
 from plures.wording import shown
@@ -26,13 +24,15 @@ def as_meant(column: pl.Series, places: RowPlaces) -> pl.Series:
     if parsed is None:
         _refuse_thousands(column, places)
         return column
-    wrong = first_unparsed(column, parsed)
-    if wrong is not None:
-        what = "numbers" if parsed.dtype.is_numeric() else "dates"
-        raise BadData(
-            f"column '{column.name}' holds {what}, but '{shown(column[wrong])}' in {places.of(wrong)}; "
-            "mend it, or name the column as a category (--category)"
-        )
+    told = f"column '{column.name}' holds {'numbers' if parsed.dtype.is_numeric() else 'dates'}, but"
+    return whole(column, parsed, places, told, "; mend it, or name the column as a category (--category)")
+
+
+def whole(column: pl.Series, parsed: pl.Series, places: RowPlaces, told: str, wanted: str) -> pl.Series:
+    """What was read from text; the first value that could not be read is refused, between ``told`` and ``wanted``."""
+    wrong = (parsed.is_null() & column.is_not_null()).arg_true()
+    if len(wrong):
+        raise BadData(f"{told} '{shown(column[wrong[0]])}' in {places.of(wrong[0])}{wanted}")
     return parsed
 
 
@@ -40,11 +40,11 @@ def _refuse_thousands(column: pl.Series, places: RowPlaces) -> None:
     """Refuse numbers such as 1,234 that would be taken for words."""
     parts = column.drop_nulls().str.contains(r"^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$")
     if 2 * int(parts.sum()) >= max(len(parts), 1):
-        row = int(np.flatnonzero(column.str.contains(",").fill_null(False).to_numpy())[0])
-        raise BadData(
-            f"column '{column.name}' holds numbers with commas such as '{shown(column[row])}' in {places.of(row)}; "
-            "write them without, or name the column as a category (--category)"
+        row = column.str.contains(",").arg_true()[0]
+        told = (
+            f"column '{column.name}' holds numbers with commas such as '{shown(column[row])}' in {places.of(row)}"
         )
+        raise BadData(f"{told}; write them without, or name the column as a category (--category)")
 
 
 def as_ordered(column: pl.Series) -> pl.Series | None:
@@ -92,7 +92,7 @@ def _dates(column: pl.Series) -> pl.Series:
     try:
         return column.str.to_datetime(strict=False, time_unit="us")
     except pl.exceptions.ComputeError:
-        return pl.Series(column.name, [None] * len(column), pl.Datetime("us"))
+        return column.clear(len(column)).cast(pl.Datetime("us"))
 
 
 def _month_first(column: pl.Series) -> pl.Series:
@@ -101,9 +101,3 @@ def _month_first(column: pl.Series) -> pl.Series:
 
 def _times(column: pl.Series) -> pl.Series:
     return column.str.to_time(strict=False)
-
-
-def first_unparsed(column: pl.Series, parsed: pl.Series) -> int | None:
-    """The first row whose text could not be read, if there is one."""
-    wrong = np.flatnonzero((parsed.is_null() & column.is_not_null()).to_numpy())
-    return int(wrong[0]) if len(wrong) else None

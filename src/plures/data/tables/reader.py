@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 
-from plures.data.federation import Federation
-from plures.data.tables.arrays import examine_arrays
-from plures.data.tables.examination import Examination, TableSummary
+from plures.data.federation import Examples, Federation, assemble
+from plures.data.holdout import choose_held_out, mark_held_out
+from plures.data.tables.arrays import read_arrays
+from plures.data.tables.examination import Inputs, TableSummary
 from plures.data.tables.files import find_files
+from plures.data.tables.layout import TableLayout, lay_out
 from plures.data.tables.messages import attempt
 from plures.data.tables.options import OPTION_CHECKS, TableOptions
-from plures.data.tables.table import examine_table
-from plures.errors import UserError
+from plures.data.tables.table import read_table
+from plures.data.tables.target import Labels
+from plures.errors import BadData, UserError
+
+Maker = Callable[[], Federation]
 
 
 def read_own(path: str | Path, options: TableOptions = TableOptions()) -> Federation:
@@ -20,23 +28,68 @@ def read_own(path: str | Path, options: TableOptions = TableOptions()) -> Federa
     Inputs are scaled, filled in and encoded by the training rows of seen clients alone. The targets of a
     regression stay in their own unit.
     """
-    found = examine(path, options)
-    if found.errors or found.make is None:
-        raise found.errors[0]
-    return found.make().noted(*found.summary.notes)
+    errors: list[UserError] = []
+    summary, make = examine(path, options, errors)
+    if make is None:
+        raise errors[0]
+    return make().noted(*summary.notes)
 
 
 def inspect_own(path: str | Path, options: TableOptions = TableOptions()) -> TableSummary:
     """What ``read_own`` would make of the same data; all errors that can be found together, none raised."""
-    return examine(path, options).summary
-
-
-def examine(path: str | Path, options: TableOptions) -> Examination:
-    """Everything about the data short of making the inputs."""
     errors: list[UserError] = []
+    summary, _ = examine(path, options, errors)
+    return replace(summary, errors=tuple(str(error) for error in errors))
+
+
+def examine(path: str | Path, options: TableOptions, errors: list[UserError]) -> tuple[TableSummary, Maker | None]:
+    """Everything about the data and how to make the federation; nothing of that kind where errors were met."""
     for check in OPTION_CHECKS:
         attempt(errors, check, options)
     files = attempt(errors, find_files, path)
     if files is None:
-        return Examination.of(TableSummary(title=Path(path).stem), errors)
-    return (examine_arrays if files.arrays else examine_table)(files, options, errors)
+        return TableSummary(title=Path(path).stem), None
+    read = read_arrays if files.arrays else read_table
+    summary, labels, owners, marks, fit = read(files, options, errors)
+    if labels is not None:
+        summary = replace(summary, task=labels.task, why=labels.why, class_names=labels.class_names)
+    if errors or labels is None or fit is None:
+        if owners.names:
+            attempt(errors, choose_held_out, owners.names, options.hold_out, options.hold_out_seed)
+        return summary, None
+    layout = lay_out(labels, owners, marks(), options, errors)
+    if layout is None:
+        return summary, None
+    inputs = fit(layout)
+    summary = _with_inputs(summary, layout, inputs)
+    if not (inputs.names or files.arrays):
+        wanted = "no input column has a value in training rows of seen clients; give at least one that has"
+        errors.append(BadData(wanted))
+        return summary, None
+    return summary, lambda: _federation(inputs, labels, layout, summary.title)
+
+
+def _with_inputs(summary: TableSummary, layout: TableLayout, inputs: Inputs) -> TableSummary:
+    """The summary with clients, inputs and the notes on them."""
+    return replace(
+        summary,
+        clients=len(layout.names),
+        unseen=tuple(compress(layout.names, layout.held_out)),
+        columns=tuple(replace(column, levels=inputs.levels.get(column.name, ())) for column in summary.columns),
+        feature_names=inputs.names,
+        notes=(*summary.notes, *layout.notes, *inputs.notes),
+    )
+
+
+def _federation(inputs: Inputs, labels: Labels, layout: TableLayout, title: str) -> Federation:
+    made = assemble(
+        Examples(inputs.make(), labels.y[layout.rows], layout.owner, layout.codes),
+        names=layout.names,
+        in_place=True,
+        task=labels.task,
+        num_classes=len(labels.class_names),
+        title=title,
+        class_names=labels.class_names,
+        unit=layout.unit,
+    )
+    return mark_held_out(made, layout.held_out)

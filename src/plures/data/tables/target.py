@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from plures.data.tables.columns import check_finite, code_levels
 from plures.data.tables.messages import RowPlaces
-from plures.data.tables.parse import as_numbers, as_truth, first_unparsed
+from plures.data.tables.parse import as_numbers, as_truth, whole
 from plures.errors import BadData
 from plures.wording import counted, shown
 
@@ -39,8 +39,8 @@ class Labels(NamedTuple):
     class_names: tuple[str, ...] = ()
 
 
-def raw_target(column: pl.Series, task: str | None, places: RowPlaces) -> RawTarget:
-    """The target column's values, or an error that names a value that cannot be one."""
+def labels_of(column: pl.Series, task: str | None, places: RowPlaces) -> Labels:
+    """The labels in the target column, or an error that names a value that cannot be one."""
     import polars as pl
 
     name = column.name
@@ -48,11 +48,11 @@ def raw_target(column: pl.Series, task: str | None, places: RowPlaces) -> RawTar
         column = _as_meant(column, task, places)
     if column.dtype in (pl.Boolean, pl.String):
         codes, words = code_levels(column.cast(pl.String))
-        return RawTarget(name, np.where(codes < 0, np.nan, codes), tuple(words))
+        return infer_labels(RawTarget(name, np.where(codes < 0, np.nan, codes), tuple(words)), task, places)
     if not column.dtype.is_numeric():
         raise BadData(f"the target '{name}' holds {column.dtype}; give numbers or the names of classes")
     check_finite(column, "the target", places)
-    return RawTarget(name, column.cast(pl.Float64).fill_null(np.nan).to_numpy())
+    return infer_labels(RawTarget(name, column.cast(pl.Float64).fill_null(np.nan).to_numpy()), task, places)
 
 
 def _as_meant(column: pl.Series, task: str | None, places: RowPlaces) -> pl.Series:
@@ -61,15 +61,10 @@ def _as_meant(column: pl.Series, task: str | None, places: RowPlaces) -> pl.Seri
     if truth is not None:
         return truth
     numbers = as_numbers(column)
-    wrong = first_unparsed(column, numbers)
-    if wrong is None:
-        return numbers
     if task == "regression" or (task is None and 2 * numbers.count() >= column.count()):
-        raise BadData(
-            f"the target '{column.name}' holds '{shown(column[wrong])}' in {places.of(wrong)}, which is no number; "
-            "mend it, or choose the task classification"
-        )
-    return column
+        wanted = ", which is no number; mend it, or choose the task classification"
+        return whole(column, numbers, places, f"the target '{column.name}' holds", wanted)
+    return numbers if numbers.count() == column.count() else column
 
 
 def infer_labels(raw: RawTarget, task: str | None, places: RowPlaces) -> Labels:
@@ -81,13 +76,14 @@ def infer_labels(raw: RawTarget, task: str | None, places: RowPlaces) -> Labels:
     whole = bool((values == np.floor(values)).all())
     chosen, why = (task, "given") if task else _infer_task(raw, values, whole)
     if chosen == "regression":
-        return _real(raw, known, why)
+        if raw.words:
+            text = f"is text such as '{shown(raw.words[0])}'"
+            raise BadData(f"the target '{raw.name}' {text}; regression needs numbers")
+        return Labels(raw.values.astype(np.float32), known, chosen, why)
     if not whole:
         row = int(np.flatnonzero(known & (raw.values != np.floor(raw.values)))[0])
-        raise BadData(
-            f"the target '{raw.name}' holds {raw.values[row]} in {places.of(row)}; "
-            "classes are whole numbers or text, else choose the task regression"
-        )
+        wanted = "classes are whole numbers or text, else choose the task regression"
+        raise BadData(f"the target '{raw.name}' holds {raw.values[row]} in {places.of(row)}; {wanted}")
     return _classes(raw, known, why)
 
 
@@ -101,12 +97,6 @@ def _infer_task(raw: RawTarget, values: NDArray[np.float64], whole: bool) -> tup
     few = different <= SURELY_FEW or (different <= FEW and different * SHARE < len(values))
     text = f"the target holds {counted(different, 'different whole number')} in {counted(len(values), 'row')}"
     return ("classification" if few else "regression"), text
-
-
-def _real(raw: RawTarget, known: NDArray[np.bool_], why: str) -> Labels:
-    if raw.words:
-        raise BadData(f"the target '{raw.name}' is text such as '{shown(raw.words[0])}'; regression needs numbers")
-    return Labels(raw.values.astype(np.float32), known, "regression", why)
 
 
 def _classes(raw: RawTarget, known: NDArray[np.bool_], why: str) -> Labels:

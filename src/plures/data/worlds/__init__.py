@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from plures.data.worlds.clusters import linear_clusters, logistic_clusters
-from plures.data.worlds.known_optima import cube_regression, ellipses, on_ellipses, quadratics, through_origin
+from plures.data.worlds.known_optima import cube_regression, ellipses, quadratics
 from plures.data.worlds.means import centered_offsets, mean_estimation, mean_estimation_risk
-from plures.data.worlds.offsets import argmax_labels, linear_offsets, logistic_offsets, offset_truth, spectrum
+from plures.data.worlds.offsets import linear_offsets, logistic_offsets
 from plures.data.worlds.symbols import density, density_truth, one_or_any, partition_loss
 from plures.data.worlds.world import World
 
 __all__ = [
     "World",
-    "argmax_labels",
     "centered_offsets",
     "cube_regression",
     "density",
@@ -23,11 +22,7 @@ __all__ = [
     "logistic_offsets",
     "mean_estimation",
     "mean_estimation_risk",
-    "offset_truth",
-    "on_ellipses",
     "one_or_any",
     "partition_loss",
     "quadratics",
-    "spectrum",
-    "through_origin",
 ]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from plures import registry
 from plures.data.federation import Federation
-from plures.data.worlds.world import World, assemble_clients, check_sizes, data_key
+from plures.data.worlds.world import World, assemble_clients, data_key, groups_of
 from plures.errors import BadValue
 from plures.models import linear
 from plures.models.build import REGRESSION, from_functions
@@ -50,7 +50,7 @@ def cube_regression(
         sigma: Standard deviation of the noise of targets.
         seed: Seed of all that is drawn.
     """
-    group = _groups(num_clients, num_groups, dim=dim, rows=rows)
+    group = groups_of(num_clients, num_groups, dim=dim, rows=rows)
     keys = jax.random.split(data_key(seed), 3)
     corners = radius * np.asarray(jax.random.bernoulli(keys[0], shape=(num_groups, dim)), float)
     x = np.asarray(jax.random.normal(keys[1], (num_clients, rows, dim))) + group[:, None, None].astype(np.float32)
@@ -100,7 +100,7 @@ def quadratics(
         sigma: Root mean squared distance of a client's rows from its optimum: the noise of a gradient on one row.
         seed: Seed of all that is drawn.
     """
-    group = _groups(num_clients, num_groups, dim=dim, rows=rows)
+    group = groups_of(num_clients, num_groups, dim=dim, rows=rows)
     if sigma and rows < 2:
         raise BadValue("rows", rows, "2 or more where there is noise")
     truth = np.zeros((num_clients, dim))
@@ -151,7 +151,7 @@ def ellipses(
         test_rows: Test rows of each client, even.
         seed: Seed of all that is drawn.
     """
-    group = _groups(num_clients, num_groups, rows=rows, test_rows=test_rows)
+    group = groups_of(num_clients, num_groups, rows=rows, test_rows=test_rows)
     for name, size in (("rows", rows), ("test_rows", test_rows)):
         if size % 2:
             raise BadValue(name, size, "even, for two classes")
@@ -188,14 +188,6 @@ def _deal(key: Key, group: NDArray[Any], rows: int) -> NDArray[Any]:
         mixed = jax.random.permutation(jax.random.fold_in(key, int(own)), int(mine.sum()) * rows)
         place[mine] = place[mine].reshape(-1)[np.asarray(mixed)].reshape(-1, rows)
     return place
-
-
-def _groups(num_clients: int, num_groups: int, **sizes: int) -> NDArray[Any]:
-    """The group of every client; sizes below 1 are refused, and more groups than clients."""
-    check_sizes(**sizes)
-    if not 1 <= num_groups <= num_clients:
-        raise BadValue("num_groups", num_groups, f"between 1 and num_clients ({num_clients})")
-    return np.arange(num_clients) % num_groups
 
 
 def _with_splits(x: list[Any], y: list[Any], **facts: Any) -> Federation:

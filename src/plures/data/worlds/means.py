@@ -43,13 +43,7 @@ def _orthogonal(direction: NDArray[Any]) -> NDArray[Any]:
 
 @registry.world(title="Mean estimation")
 def mean_estimation(
-    *,
-    num_clients: int = 20,
-    dim: int = 4,
-    rows: int = 25,
-    radius: float = 0.5,
-    sigma: float = 1.0,
-    seed: int = 0,
+    *, num_clients: int = 20, dim: int = 4, rows: int = 25, radius: float = 0.5, sigma: float = 1.0, seed: int = 0
 ) -> World:
     """Each client estimates its own mean, at distance exactly ``radius`` from the average of all means.
 
@@ -70,14 +64,8 @@ def mean_estimation(
     key_truth, key_noise = jax.random.split(data_key(seed))
     truth = centered_offsets(key_truth, num_clients, dim, radius)
     noise = np.asarray(jax.random.normal(key_noise, (num_clients, rows, dim)))
-    federation = assemble_clients(
-        np.zeros((num_clients, rows, 0)),
-        truth[:, None] + sigma * noise,
-        shares=(1.0, 0.0, 0.0),
-        task="regression",
-        title="mean estimation",
-        seed=seed,
-    )
+    x, y, sizes = np.zeros((num_clients, rows, 0)), truth[:, None] + sigma * noise, (rows, 0, 0)
+    federation = assemble_clients(x, y, sizes=sizes, task="regression", title="mean estimation")
     noise_of_mean = dim * sigma**2 / rows
     facts = {"local_risk": noise_of_mean, "global_risk": noise_of_mean / num_clients + radius**2}
     return World(federation=federation, model=linear.mean((0,), dim), truth=truth, facts=facts)

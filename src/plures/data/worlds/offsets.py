@@ -151,7 +151,12 @@ def argmax_labels(
 def _draw(offsets: Offsets, **scales: float) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], Key]:
     """Coefficients, (clients, all rows, dim) inputs, (clients, all rows) products of both, and a key for the rest."""
     num_clients, dim, radius, center = offsets.num_clients, offsets.dim, offsets.radius, offsets.center
-    _check(num_clients, dim, offsets.rows, radius=radius, **scales, center=center)
+    check_sizes(num_clients=num_clients, dim=dim, rows=offsets.rows)
+    for name, scale in {"radius": radius, **scales, "center": center}.items():
+        if not 0 <= scale < float("inf"):
+            raise BadValue(name, scale, "0 or more")
+    if num_clients == 1 and radius > 0:
+        raise BadValue("num_clients", num_clients, "2 or more, so that clients can differ")
     eigenvalues = spectrum(dim, offsets.least, offsets.most)
     key_truth, key_rows = jax.random.split(data_key(offsets.seed))
     truth = offset_truth(key_truth, num_clients, dim, radius=radius, center=center)
@@ -160,13 +165,3 @@ def _draw(offsets: Offsets, **scales: float) -> tuple[NDArray[Any], NDArray[Any]
     x = np.asarray(jax.random.normal(key_inputs, shape), float) * np.sqrt(eigenvalues)
     x = x.astype(np.float32)  # as they are stored: targets are then exactly those of the truth
     return truth, x, np.einsum("crd,cd->cr", x.astype(float), truth), key_rest
-
-
-def _check(num_clients: int, dim: int, rows: int, **scales: float) -> None:
-    """Refuse sizes below 1, scales below 0, and a single client that is to differ from itself."""
-    check_sizes(num_clients=num_clients, dim=dim, rows=rows)
-    for name, scale in scales.items():
-        if not 0 <= scale < float("inf"):
-            raise BadValue(name, scale, "0 or more")
-    if num_clients == 1 and scales["radius"] > 0:
-        raise BadValue("num_clients", num_clients, "2 or more, so that clients can differ")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from plures import registry
 from plures.data.splits import SHARES
-from plures.data.worlds.world import World, assemble_clients, check_positive, data_key
+from plures.data.worlds.world import World, assemble_clients, check_positive, data_key, groups_of
 from plures.errors import BadValue, UnknownChoice
 from plures.models import linear
 
@@ -28,14 +28,13 @@ def density_truth(
     """
     if variant not in ("literal", "disjoint"):
         raise UnknownChoice("variant", variant, ["literal", "disjoint"])
-    if not 1 <= num_groups <= num_clients:
-        raise BadValue("num_groups", num_groups, f"between 1 and num_clients ({num_clients})")
+    group = groups_of(num_clients, num_groups)
     if num_symbols <= num_groups:
         raise BadValue("num_symbols", num_symbols, f"more than num_groups ({num_groups})")
     client = np.arange(num_clients)
     own = client % (num_symbols - num_groups) + (num_groups if variant == "disjoint" else 0)
     truth = np.full((num_clients, num_symbols), 0.25 / num_symbols)
-    truth[client, client % num_groups] += 0.5
+    truth[client, group] += 0.5
     truth[client, own] += 0.25
     return truth
 

@@ -49,6 +49,14 @@ def check_sizes(**sizes: int) -> None:
             raise BadValue(name, size, "1 or more")
 
 
+def groups_of(num_clients: int, num_groups: int, **sizes: int) -> NDArray[Any]:
+    """The group of every client; sizes below 1 are refused, and more groups than clients."""
+    check_sizes(**sizes)
+    if not 1 <= num_groups <= num_clients:
+        raise BadValue("num_groups", num_groups, f"between 1 and num_clients ({num_clients})")
+    return np.arange(num_clients) % num_groups
+
+
 def assemble_clients(
     x: Any, y: Any, *, sizes: Sequence[int] | None = None, group: Any = None, **options: Any
 ) -> Federation:
