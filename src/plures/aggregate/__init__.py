@@ -1,31 +1,10 @@
 """Aggregators: stacked uploads to one, or to the centers of their clusters."""
 
-from plures.aggregate.aggregators import (
-    AGGREGATORS,
-    Aggregator,
-    build_aggregator,
-    check_tolerated,
-    num_tolerated,
-)
+from plures.aggregate.aggregators import AGGREGATORS, Aggregator, build_aggregator, check_tolerated, num_tolerated
 from plures.aggregate.averaging import Aggregation, Averaging
-from plures.aggregate.graph import (
-    Edges,
-    build_graph,
-    complete_graph,
-    mixed_graph,
-    neighbor_graph,
-)
+from plures.aggregate.graph import Edges, build_graph, complete_graph, mixed_graph, neighbor_graph
 from plures.aggregate.norm_fusion import Fused, consensus_threshold, fuse, total_variation
-from plures.aggregate.radius import (
-    Fixed,
-    Gap,
-    KNearest,
-    Quantile,
-    Radius,
-    SqrtSigmaDelta,
-    as_radius,
-    radius_notes,
-)
+from plures.aggregate.radius import Fixed, Gap, KNearest, Quantile, Radius, SqrtSigmaDelta, as_radius, radius_notes
 from plures.aggregate.robust import (
     bucketing,
     centered_clip,

@@ -27,13 +27,7 @@ from plures.types import Data, Info, Key, Model, Plan, Weights, untraced
     degree="lam",
     limits=[Limit("no proximal term: the own model trains alone", {"lam": 0.0}, same_served_as="local_only")],
 )
-def ditto(
-    model: Model,
-    *,
-    plan: Plan = Plan(),
-    lam: float = 0.1,
-    averaging: Averaging = Averaging(),
-) -> Method:
+def ditto(model: Model, *, plan: Plan = Plan(), lam: float = 0.1, averaging: Averaging = Averaging()) -> Method:
     """Personal models regularized towards FedAvg's shared model, made by ``aggregate``.
 
     Args:

@@ -40,12 +40,7 @@ class Server(NamedTuple):
     paper="arXiv:1602.05629",
     limits=[Limit("a single client trains alone", same_served_as="local_only", world="one_client")],
 )
-def fedavg(
-    model: Model,
-    *,
-    plan: Plan = Plan(),
-    averaging: Averaging = Averaging(),
-) -> Method:
+def fedavg(model: Model, *, plan: Plan = Plan(), averaging: Averaging = Averaging()) -> Method:
     """One global model by averaging local updates.
 
     Args:

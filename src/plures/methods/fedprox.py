@@ -26,13 +26,7 @@ from plures.types import Data, Info, Key, Model, Plan, Tree, Weights, untraced
     degree="lam",
     limits=[Limit("no proximal term: plain FedAvg", {"lam": 0.0}, same_served_as="fedavg")],
 )
-def fedprox(
-    model: Model,
-    *,
-    plan: Plan = Plan(),
-    lam: float = 0.1,
-    averaging: Averaging = Averaging(),
-) -> Method:
+def fedprox(model: Model, *, plan: Plan = Plan(), lam: float = 0.1, averaging: Averaging = Averaging()) -> Method:
     """One global model, made by ``aggregate``; a proximal term holds local training near it.
 
     Args:

@@ -48,12 +48,7 @@ class ControlledModel(NamedTuple):
     paper="arXiv:1910.06378",
     limits=[Limit("a single client needs no correction", same_served_as="fedavg", world="one_client")],
 )
-def scaffold(
-    model: Model,
-    *,
-    plan: Plan = Plan(),
-    averaging: Averaging = Averaging(weighting="uniform"),
-) -> Method:
+def scaffold(model: Model, *, plan: Plan = Plan(), averaging: Averaging = Averaging(weighting="uniform")) -> Method:
     """One global model by SGD with control variates against client drift.
 
     ``aggregate`` takes the updates and the changes of the controls each by themselves: their scales differ.

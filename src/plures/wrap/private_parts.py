@@ -52,10 +52,7 @@ def only(part: Parting, loss: Loss, *, private: bool) -> Loss:
         moved = [
             new if free else old
             for new, old, free in zip(
-                jax.tree.leaves(stats),
-                jax.tree.leaves(weights.stats),
-                moves[len(moves) - number :],
-                strict=True,
+                jax.tree.leaves(stats), jax.tree.leaves(weights.stats), moves[len(moves) - number :], strict=True
             )
         ]
         return value, jax.tree.unflatten(jax.tree.structure(weights.stats), moved)

@@ -27,12 +27,7 @@ from plures.aggregate.averaging import Averaging
 from plures.errors import BadValue
 from plures.local import losses_of, mean_loss
 from plures.method import Method, Report
-from plures.methods.clustering.starting_centers import (
-    ClusterStart,
-    merge_by_cluster,
-    scout_method,
-    start_apart,
-)
+from plures.methods.clustering.starting_centers import ClusterStart, merge_by_cluster, scout_method, start_apart
 from plures.methods.fedavg import Server, fedavg
 from plures.registry import Limit, method
 from plures.types import Data, Info, Key, Model, Plan, Tree, Weights

@@ -39,13 +39,7 @@ class GroupUpdate(NamedTuple):
         Limit("a group each: training alone", same_served_as="local_only", world="own_groups"),
     ],
 )
-def oracle(
-    model: Model,
-    *,
-    num_groups: int,
-    plan: Plan = Plan(),
-    averaging: Averaging = Averaging(),
-) -> Method:
+def oracle(model: Model, *, num_groups: int, plan: Plan = Plan(), averaging: Averaging = Averaging()) -> Method:
     """One FedAvg model per planted group; ``aggregate`` works inside each.
 
     Args:

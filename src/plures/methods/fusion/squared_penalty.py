@@ -24,14 +24,7 @@ from jax import Array
 
 from plures.errors import BadValue
 from plures.method import Method, Report, Traits, Views, then
-from plures.methods.fusion.splitting import (
-    SplitOffer,
-    SplitTable,
-    Splitting,
-    douglas_rachford,
-    residual,
-    start_at,
-)
+from plures.methods.fusion.splitting import SplitOffer, SplitTable, Splitting, douglas_rachford, residual, start_at
 from plures.methods.fusion.warm_start import (
     GradientSurvey,
     LocalProblem,

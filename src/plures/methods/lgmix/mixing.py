@@ -218,10 +218,7 @@ def _trace(rule: MixingRule, moments: FeatureMoments) -> Array:
     if rule.lam == "head":
         return (trace_of(moments, centered=False, normalized=False) + 1.0)[None]
     found = trace_of(
-        moments,
-        centered=rule.centered,
-        normalized=rule.scale == "normalized",
-        drop_smallest=rule.drop_smallest,
+        moments, centered=rule.centered, normalized=rule.scale == "normalized", drop_smallest=rule.drop_smallest
     )
     return found[None]
 

@@ -23,12 +23,7 @@ from plures.wrap.norms import normalized
     tags=("norm",),
     limits=[Limit("a single client shares with nobody anyway", same_served_as="fedavg", world="one_client")],
 )
-def fedbn(
-    model: Model,
-    *,
-    plan: Plan = Plan(),
-    averaging: Averaging = Averaging(),
-) -> Method:
+def fedbn(model: Model, *, plan: Plan = Plan(), averaging: Averaging = Averaging()) -> Method:
     """FedAvg with private normalization layers.
 
     Args:

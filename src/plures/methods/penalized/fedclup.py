@@ -24,12 +24,7 @@ from plures.registry import method
 from plures.types import Data, Info, Key, Model, Plan, Weights
 
 
-@method(
-    title="FedCLUP",
-    paper="arXiv:2410.08934",
-    degree="lam",
-    limits=[TRAINS_ALONE],
-)
+@method(title="FedCLUP", paper="arXiv:2410.08934", degree="lam", limits=[TRAINS_ALONE])
 def fedclup(
     model: Model,
     *,
@@ -53,11 +48,7 @@ def fedclup(
         newcomer_epochs: Epochs of a newcomer's own training where clients train by SGD; 0 serves the shared model.
     """
     settings = PenaltySettings(
-        penalty=penalty,
-        aggregation=aggregation,
-        gamma=gamma,
-        num_lams=num_lams,
-        newcomer_epochs=newcomer_epochs,
+        penalty=penalty, aggregation=aggregation, gamma=gamma, num_lams=num_lams, newcomer_epochs=newcomer_epochs
     )
     descent = PersonalDescent.of(model, plan, settings)
     return PenalizedMethod(descent=descent, name="fedclup", act=keep_training(descent)).build()

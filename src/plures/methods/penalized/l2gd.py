@@ -56,12 +56,7 @@ class CoinAnswer(NamedTuple):
     heads: Array  # (G,)
 
 
-@method(
-    title="L2GD",
-    paper="arXiv:2002.05516",
-    degree="lam",
-    limits=[TRAINS_ALONE],
-)
+@method(title="L2GD", paper="arXiv:2002.05516", degree="lam", limits=[TRAINS_ALONE])
 def l2gd(
     model: Model,
     *,

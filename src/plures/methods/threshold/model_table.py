@@ -140,9 +140,7 @@ def move_models(
         table.models, jax.tree.map(lambda old, by: old - descent.lr * by, table.models, step)
     )
     models, memory = jax.tree.map(
-        lambda new, old: jnp.where(tree.along(moved, new), new, old),
-        (after, memory),
-        (table.models, table.memory),
+        lambda new, old: jnp.where(tree.along(moved, new), new, old), (after, memory), (table.models, table.memory)
     )
     return table._replace(models=models, memory=memory, steps=table.steps + moved)
 

@@ -84,7 +84,7 @@ REASSIGN = ("always", "audit")
             {"num_clusters": 1, "radius": "fixed", "alpha": 1.0},
             "fedavg",
             {"weighting": "uniform"},
-        ),
+        )
     ],
 )
 def momentum_clustering(
@@ -288,10 +288,7 @@ def audit_model(
     nearest = jnp.where(distances < 0, jnp.inf, distances).argmin(1).astype(jnp.int32)
     label = jnp.where(last & heard, nearest, server.label)
     return server._replace(
-        distances=distances,
-        label=label,
-        moved=server.moved | (label != server.label),
-        exchange=server.exchange + 1,
+        distances=distances, label=label, moved=server.moved | (label != server.label), exchange=server.exchange + 1
     )
 
 

@@ -29,11 +29,7 @@ from plures.types import Model, Plan
     ],
 )
 def myopic_clustering(
-    model: Model,
-    *,
-    plan: Plan = Plan(),
-    clustering: ThresholdOptions = ThresholdOptions(),
-    num_offered: int = 8,
+    model: Model, *, plan: Plan = Plan(), clustering: ThresholdOptions = ThresholdOptions(), num_offered: int = 8
 ) -> Method:
     """A model for every client, moved by gradients that are taken at different models: a strawman, for teaching.
 
@@ -43,11 +39,5 @@ def myopic_clustering(
         num_offered: How many models, of the largest clusters, newcomers choose from by their training rows.
     """
     return momentum_clustering(
-        model,
-        num_clusters=0,
-        plan=plan,
-        clustering=clustering,
-        alpha=1.0,
-        audit=0,
-        num_offered=num_offered,
+        model, num_clusters=0, plan=plan, clustering=clustering, alpha=1.0, audit=0, num_offered=num_offered
     )
