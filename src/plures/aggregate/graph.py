@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from plures.aggregate.points import squared_distances
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import require, require_choice, require_least
 
 GRAPHS = ("knn", "complete", "mixture")
 
@@ -29,12 +29,9 @@ class Edges(NamedTuple):
 
 def check_graph(name: str, num_neighbors: int, share: float) -> None:
     """Refuse a graph that there is not, and numbers that make none."""
-    if name not in GRAPHS:
-        raise UnknownChoice("graph", name, GRAPHS)
-    if num_neighbors < 1:
-        raise BadValue("num_neighbors", num_neighbors, "1 or more")
-    if not 0 <= share <= 1:
-        raise BadValue("share", share, "a number in [0, 1]")
+    require_choice("graph", name, GRAPHS)
+    require_least(1, num_neighbors=num_neighbors)
+    require(0 <= share <= 1, "share", share, "a number in [0, 1]")
 
 
 def num_edges(name: str, number: int, num_neighbors: int) -> int:

@@ -24,7 +24,7 @@ from plures import tree
 from plures.aggregate.aggregators import aggregator, build_aggregator
 from plures.aggregate.points import as_given, cleaned, column, combine, distances_to, squared_distances, usable
 from plures.aggregate.radius import share_of
-from plures.errors import BadValue
+from plures.errors import BadValue, require, require_least
 from plures.types import Key, Tree
 
 TIE = 1e-5  # scores that differ by less (relative) are rounding apart
@@ -58,8 +58,7 @@ def trimmed_mean(uploads: Tree, weights: Array, *, share: float = 0.2) -> Tree:
     >>> trimmed_mean(jnp.array([0.0, 1.0, 2.0, 99.0]), jnp.ones(4), share=0.25)
     Array(1.5, dtype=float32)
     """
-    if not 0 <= share < 0.5:
-        raise BadValue("share", share, "a number in [0, 0.5)")
+    require(0 <= share < 0.5, "share", share, "a number in [0, 0.5)")
     counts = usable(uploads, weights)
     number = counts.sum()
     cut = jnp.asarray(share_of(share, len(weights)))[number]
@@ -152,8 +151,7 @@ def geometric_median(
         tol: Length of the mean direction at which it ends; smaller is more exact.
     """
     for name, given in {"nu": nu, "tol": tol, "max_iter": max_iter}.items():
-        if not given > 0:
-            raise BadValue(name, given, "a number above 0")
+        require(given > 0, name, given, "a number above 0")
     counts = usable(uploads, weights)
     clean = cleaned(uploads, counts)
     start = median(clean, counts.astype(jnp.float32))
@@ -189,10 +187,8 @@ def centered_clip(uploads: Tree, weights: Array, *, radius: float | None = None,
             huge one is the mean.
         num_steps: How often the center is moved.
     """
-    if radius is not None and not radius > 0:
-        raise BadValue("radius", radius, "a positive number")
-    if num_steps < 1:
-        raise BadValue("num_steps", num_steps, "1 or more")
+    require(radius is None or radius > 0, "radius", radius, "a positive number")
+    require_least(1, num_steps=num_steps)
     counts = usable(uploads, weights)
     clean, share = cleaned(uploads, counts), counts / jnp.maximum(counts.sum(), 1)
 
@@ -220,11 +216,9 @@ def bucketing(
             attackers.
         inner: The aggregator of the means, by name; its options follow, as in "bucketing:inner=krum:num_byzantine=1".
     """
-    if size < 1:
-        raise BadValue("size", size, "1 or more")
+    require_least(1, size=size)
     rule = build_aggregator(inner)
-    if rule.random:
-        raise BadValue("inner", inner, "an aggregator that draws nothing itself")
+    require(not rule.random, "inner", inner, "an aggregator that draws nothing itself")
     counts = usable(uploads, weights)
     means, filled = buckets(key, cleaned(uploads, counts), counts, uids, size)
     return as_given(rule(means, filled), uploads)

@@ -22,7 +22,7 @@ from jax import Array
 
 from plures.aggregate.points import as_given, cleaned, combine, distances_to, squared_distances, usable
 from plures.aggregate.radius import Quantile, Radius, as_radius
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import require, require_choice, require_least
 from plures.types import Tree
 
 PATHS = ("auto", "direct", "gram")
@@ -93,21 +93,14 @@ def threshold_clustering(
     dimension. Both are the same but for rounding; "auto" is direct for one center, else gram.
     """
     rule = as_radius(radius)
-    _check(max_iter, tol, path)
+    require_least(1, max_iter=max_iter)
+    require(tol >= 0, "tol", tol, "0 or more")
+    require_choice("path", path, PATHS)
     sample, begin = _prepare(points, centers, weights)
     direct = path == "direct" or (path == "auto" and len(begin) == 1)
     run = _directly if direct else _by_gram
     end = run(sample, begin, rule, max_iter, tol)
     return _result(end, points, sample, tol)
-
-
-def _check(max_iter: int, tol: float, path: str) -> None:
-    if max_iter < 1:
-        raise BadValue("max_iter", max_iter, "1 or more")
-    if not tol >= 0:
-        raise BadValue("tol", tol, "0 or more")
-    if path not in PATHS:
-        raise UnknownChoice("path", path, PATHS)
 
 
 def _prepare(points: Tree, centers: Tree | None, weights: Array | None) -> tuple[_Sample, Array]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from plures import tree
 from plures.aggregate.points import cleaned, column, combine, usable
-from plures.errors import BadValue
+from plures.errors import BadValue, require
 from plures.keys import Purpose, derive, root
 from plures.method import Attack
 from plures.registry import OptionGroup
@@ -43,10 +43,8 @@ class Attackers(OptionGroup):
     num_clients: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise BadValue("share", self.share, "a number above 0 and below 1")
-        if self.num_clients < 0:
-            raise BadValue("num_clients", self.num_clients, "0 (unknown) or more")
+        require(0 < self.share < 1, "share", self.share, "a number above 0 and below 1")
+        require(self.num_clients >= 0, "num_clients", self.num_clients, "0 (unknown) or more")
         root(self.seed)
 
     def members(self, uids: Array) -> Array:
@@ -75,8 +73,7 @@ def is_attacker(uids: Array, *, share: float, seed: int = 0, num_clients: int = 
     With ``num_clients`` (of the whole federation) exactly those of ``attacker_uids``; without it every client by
     itself, with the probability ``share``.
     """
-    if not 0 <= share < 1:
-        raise BadValue("share", share, "a number in [0, 1)")
+    require(0 <= share < 1, "share", share, "a number in [0, 1)")
     if not num_clients:
         return _luck(uids, seed) < share
     with jax.ensure_compile_time_eval():  # a constant, also where a round is compiled

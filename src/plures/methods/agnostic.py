@@ -28,7 +28,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import require, require_choice, require_least
 from plures.local import mean_loss
 from plures.method import Method
 from plures.methods.fedavg import Server, fedavg
@@ -82,13 +82,9 @@ def agnostic(
             "fixed" (not at all).
         window: Over how many of the last rounds the rows of a domain are counted.
     """
-    if rule not in RULES:
-        raise UnknownChoice("rule", rule, RULES)
-    if not 0 <= domain_lr < float("inf"):
-        raise BadValue("domain_lr", domain_lr, "0 or more")
-    for name, number in (("num_domains", num_domains), ("window", window)):
-        if number < 1:
-            raise BadValue(name, number, "1 or more")
+    require_choice("rule", rule, RULES)
+    require(0 <= domain_lr < float("inf"), "domain_lr", domain_lr, "0 or more")
+    require_least(1, num_domains=num_domains, window=window)
     base = fedavg(model, plan=plan, averaging=Averaging(server_lr=server_lr, momentum=momentum))
 
     def start(key: Key, num_clients: int) -> Domains:

@@ -27,7 +27,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue
+from plures.errors import BadValue, require
 from plures.local import Descent, begin, draw, num_steps, objective, of_params
 from plures.method import Method
 from plures.methods.fedavg import fedavg
@@ -76,8 +76,7 @@ def apfl(
         adaptive: Whether the share moves, once per round, along its gradient; else it stays at ``alpha``.
         alpha_lr: Step size of the share; None is the plan's.
     """
-    if untraced(alpha) and not 0 <= alpha <= 1:
-        raise BadValue("alpha", alpha, "a number in [0, 1]")
+    require(not untraced(alpha) or 0 <= alpha <= 1, "alpha", alpha, "a number in [0, 1]")
     if alpha_lr is not None and not 0 <= alpha_lr < float("inf"):
         raise BadValue("alpha_lr", alpha_lr, "0 or more (or None for the plan's step size)")
     base = fedavg(model, plan=plan, averaging=averaging)

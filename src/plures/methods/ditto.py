@@ -13,7 +13,7 @@ from dataclasses import replace
 import jax
 
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue
+from plures.errors import require
 from plures.local import near, sgd
 from plures.method import Method, keep_download
 from plures.methods.fedavg import fedavg
@@ -35,8 +35,7 @@ def ditto(model: Model, *, plan: Plan = Plan(), lam: float = 0.1, averaging: Ave
         lam: Strength of the proximal term that holds the own model near the shared one, in the unit of curvature: 0
             trains alone, a large one (with steps that are short enough) serves the shared model.
     """
-    if untraced(lam) and not lam >= 0:
-        raise BadValue("lam", lam, "0 or more")
+    require(not untraced(lam) or lam >= 0, "lam", lam, "0 or more")
     base = fedavg(model, plan=plan, averaging=averaging)
 
     def train(key: Key, shared: Weights, own: Weights, data: Data) -> tuple[Weights, Weights, Info]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue
+from plures.errors import require
 from plures.local import near, sgd
 from plures.method import Method
 from plures.methods.fedavg import fedavg
@@ -34,8 +34,7 @@ def fedprox(model: Model, *, plan: Plan = Plan(), lam: float = 0.1, averaging: A
         lam: Strength of the proximal term, in the unit of curvature: 0 is plain FedAvg, a large one hardly lets
             clients move.
     """
-    if untraced(lam) and not lam >= 0:
-        raise BadValue("lam", lam, "0 or more")
+    require(not untraced(lam) or lam >= 0, "lam", lam, "0 or more")
     base = fedavg(model, plan=plan, averaging=averaging)
 
     def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Weights, Tree, Info]:

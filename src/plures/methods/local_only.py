@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from plures.errors import BadValue
+from plures.errors import require_least
 from plures.local import begin, descend, num_steps, objective, sgd
 from plures.method import Method, Traits
 from plures.registry import Limit, method
@@ -42,8 +42,7 @@ def local_only(model: Model, *, plan: Plan = Plan(), newcomer_epochs: int = 100)
         newcomer_epochs: Epochs for which a client that never trained does so before it is served; 0 serves the model as
             it was drawn.
     """
-    if newcomer_epochs < 0:
-        raise BadValue("newcomer_epochs", newcomer_epochs, "0 or more")
+    require_least(0, newcomer_epochs=newcomer_epochs)
     alone = replace(plan, epochs=newcomer_epochs, steps=None)
 
     def start(key: Key, num_clients: int) -> Weights:

@@ -29,7 +29,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import BadValue, require, require_choice, require_least
 from plures.local import Descent, Loss, begin, descend, draw, num_steps, objective
 from plures.method import Method
 from plures.methods.fedavg import fedavg
@@ -69,12 +69,9 @@ def per_fedavg(
     rate = plan.lr if inner_lr is None else inner_lr
     if untraced(rate) and not 0 <= rate < float("inf"):
         raise BadValue("inner_lr", rate, "0 or more (or None for the plan's step size)")
-    if variant not in GRADIENTS:
-        raise UnknownChoice("variant of per_fedavg", variant, GRADIENTS)
-    if not 0 < delta < float("inf"):
-        raise BadValue("delta", delta, "a positive number")
-    if steps < 0:
-        raise BadValue("steps", steps, "0 or more")
+    require_choice("variant of per_fedavg", variant, GRADIENTS)
+    require(0 < delta < float("inf"), "delta", delta, "a positive number")
+    require_least(0, steps=steps)
     base = fedavg(model, plan=plan, averaging=averaging)
     ahead, loss, optimizer = LookAhead(rate, variant, delta), objective(model), plan.optimizer(plan.lr)
 

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
-from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.errors import Unsupported, require_choice, require_least
 from plures.local import Loss, begin, descend, masked_mean, mean_loss, num_steps, objective, penalty
 from plures.method import Method
 from plures.personalize.base_checks import check_shares, needs_weights
@@ -115,11 +115,9 @@ def dapper(
     needs_weights("dapper", base)
     _check(source, allow_raw_sharing, mixing)
     lams = check_shares("lams", lams) if lam is None else check_shares("lam", (lam,))
-    at_least = {"folds": 2, "epochs": 0, "ratio": 1, "pool_rows": 1, "shared_rows": 1}
-    given = {"folds": folds, "epochs": epochs, "ratio": ratio, "pool_rows": pool_rows, "shared_rows": shared_rows}
-    for name, number in given.items():
-        if number < at_least[name]:
-            raise BadValue(name, number, f"{at_least[name]} or more")
+    require_least(0, epochs=epochs)
+    require_least(1, ratio=ratio, pool_rows=pool_rows, shared_rows=shared_rows)
+    require_least(2, folds=folds)
     own = plan or base.plan
     tuned = replace(own, epochs=epochs, steps=None, lr=own.lr if lr is None else lr)
     search = BalanceSearch(tuned, lams, folds, keep)
@@ -292,10 +290,8 @@ class PoolTraining:
 
 
 def _check(source: str, allowed: bool, mixing: str) -> None:
-    if source not in SOURCES:
-        raise UnknownChoice("source", source, SOURCES)
-    if mixing not in ("union", "paired"):
-        raise UnknownChoice("mixing", mixing, ("union", "paired"))
+    require_choice("source", source, SOURCES)
+    require_choice("mixing", mixing, ("union", "paired"))
     if source == "raw" and not allowed:
         raise Unsupported(
             "source=raw shows clients each other's rows; say allow_raw_sharing=true if they agreed, "

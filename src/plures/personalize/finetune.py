@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
-from plures.errors import BadValue
+from plures.errors import require_least
 from plures.local import begin, descend, mean_loss, objective, steps_per_epoch
 from plures.method import Method
 from plures.personalize.base_checks import needs_weights
@@ -41,8 +41,7 @@ def finetune(
         select: Whether valid rows choose after which epoch to stop (none at all included); else all epochs are made.
     """
     needs_weights("finetune", base)
-    if epochs < 0:
-        raise BadValue("epochs", epochs, "0 or more")
+    require_least(0, epochs=epochs)
     model, own = base.model, plan or base.plan
     tuned = replace(own, epochs=1, steps=None, lr=own.lr if lr is None else lr)
 

@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.errors import BadValue, Unsupported, require_least
 from plures.local import outputs_of
 from plures.method import Method
 from plures.models.parts import parts_of
-from plures.personalize.base_checks import check_shares, needs_weights
+from plures.personalize.base_checks import check_lam, needs_weights
 from plures.personalize.mixtures import FAR, MixtureEvidence, best_mixture, evidence, kind_of, mixture
 from plures.registry import Limit, personalizer
 from plures.types import Data, Info, Key, Model, Rows, Tree, Weights
@@ -60,12 +60,8 @@ def knn_per(base: Method, *, k: int = 10, lam: float | str = "valid", scale: flo
         scale: Distance at which a neighbor's vote has fallen to 1/e; None is the mean distance of the k neighbors.
     """
     needs_weights("knn_per", base)
-    if k < 1:
-        raise BadValue("k", k, "1 or more")
-    if isinstance(lam, str) and lam != "valid":
-        raise UnknownChoice("lam (besides numbers in [0, 1])", lam, ["valid"])
-    if not isinstance(lam, str):
-        check_shares("lam", (lam,))
+    require_least(1, k=k)
+    check_lam(lam, ("valid",))
     if scale is not None and not 0 < scale < float("inf"):
         raise BadValue("scale", scale, "a positive number (or None for the neighbors' mean distance)")
     model, voting = base.model, NeighborVote(base.model, k, scale)

@@ -23,7 +23,6 @@ searches lam on a grid; here it is exact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -33,10 +32,10 @@ import numpy as np
 from jax import Array
 
 from plures import tree
-from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.errors import Unsupported, require_least
 from plures.local import outputs_of
 from plures.method import ALONE, Method, stateless, then
-from plures.personalize.base_checks import check_shares, needs_weights
+from plures.personalize.base_checks import check_lam, needs_weights
 from plures.personalize.cross_validation import RowFolds, folds_of
 from plures.personalize.local_models import LocalModel, local_model
 from plures.personalize.mixtures import MixtureEvidence, best_mixture, evidence, kind_of, mixture
@@ -95,7 +94,9 @@ def mapper(
     """
     needs_weights("mapper", base)
     kind_of(base.model)
-    _check_options(lam, {"epochs": (epochs, 0), "folds": (folds, 2), "warm": (warm, 0)})
+    check_lam(lam, CHOICES)
+    require_least(0, epochs=epochs, warm=warm)
+    require_least(2, folds=folds)
     _check_base(base, lam)
     if joint:
         _check_joint(base)
@@ -267,17 +268,6 @@ def _train_jointly(base: Method, crossfit: CrossFitting, lam: float | str, warm:
     if warm:
         return then(base, warm, main)
     return replace(main, phases=base.phases)
-
-
-def _check_options(lam: float | str, counts: Mapping[str, tuple[int, int]]) -> None:
-    """Refuse a lam that there is not, and numbers below their least."""
-    if isinstance(lam, str) and lam not in CHOICES:
-        raise UnknownChoice("lam (besides numbers in [0, 1])", lam, CHOICES)
-    if not isinstance(lam, str):
-        check_shares("lam", (lam,))
-    for name, (number, least) in counts.items():
-        if number < least:
-            raise BadValue(name, number, f"{least} or more")
 
 
 def _check_base(base: Method, lam: float | str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from plures import tree
-from plures.errors import BadFile, BadValue, Unsupported
+from plures.errors import BadFile, BadValue, Unsupported, require
 from plures.keys import permute
 from plures.method import Method
 from plures.types import Batch, Data, Info, Key, Model, Rows, Tree
@@ -119,8 +119,7 @@ def public_rows(model: Model, given: Any, pool_rows: int) -> Rows:
     found = np.asarray(_read(given) if isinstance(given, str | Path) else given)
     if found.dtype.kind not in "fiub" or found.ndim < 1 or not len(found):
         raise BadValue("proxy", given, "numbers, with a row per public example")
-    if not np.isfinite(found).all():
-        raise BadValue("proxy", "NaN or infinite numbers", "finite numbers")
+    require(np.isfinite(found).all(), "proxy", "NaN or infinite numbers", "finite numbers")
     x = jnp.asarray(found[:pool_rows], jnp.float32 if found.dtype.kind == "f" else jnp.int32)
     try:
         jax.eval_shape(lambda: model.apply(model.init(jax.random.key(0)), x))

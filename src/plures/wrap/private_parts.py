@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
-from plures.errors import BadValue, Unsupported
+from plures.errors import Unsupported, require_least
 from plures.local import Loss, begin, descend, num_steps, objective
 from plures.method import Method
 from plures.models.parts import Parting, parting
@@ -62,8 +62,7 @@ def only(part: Parting, loss: Loss, *, private: bool) -> Loss:
 
 def fitted_part(base: Method, part: Parting, epochs: int) -> Welcome | None:
     """How a newcomer gets its private part: some epochs on its own rows, the shared part held."""
-    if epochs < 0:
-        raise BadValue("newcomer_epochs", epochs, "0 or more")
+    require_least(0, newcomer_epochs=epochs)
     plan: Plan = replace(base.plan, epochs=epochs, steps=None)
 
     def welcome(key: Key, weights: Weights, data: Data, new: Array) -> Weights:

@@ -24,7 +24,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue
+from plures.errors import BadValue, require_least
 from plures.local import losses_of, mean_loss
 from plures.method import Method, Report
 from plures.methods.clustering.starting_centers import ClusterStart, merge_by_cluster, scout_method, start_apart
@@ -88,9 +88,7 @@ def hypcluster(
         reseed_after: A cluster that nobody chose for so many rounds takes over the model of the client that gains most on
             valid rows by leaving its own; None leaves it empty.
     """
-    for name, number in (("num_clusters", num_clusters), ("reseed_after", reseed_after)):
-        if number is not None and number < 1:
-            raise BadValue(name, number, "1 or more")
+    require_least(1, num_clusters=num_clusters, reseed_after=reseed_after)
     start.check(num_clusters)
     base = fedavg(model, plan=plan, averaging=averaging)
     loop = cluster_loop(base, num_clusters, reseed_after)

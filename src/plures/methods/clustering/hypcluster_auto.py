@@ -21,7 +21,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue
+from plures.errors import require, require_least
 from plures.local import clearly_better, mean_loss
 from plures.method import Method, Report
 from plures.methods.clustering.hypcluster import ClusterChoices, ClusterServer, cluster_loop, report
@@ -84,11 +84,8 @@ def hypcluster_auto(
         num_candidates: How many clients' models are candidates for centers, at least ``up_to``.
         scout_epochs: Epochs for which candidates are trained from the warm model.
     """
-    for name, number in (("up_to", up_to), ("warm", warm), ("scout_epochs", scout_epochs)):
-        if number < 1:
-            raise BadValue(name, number, "1 or more")
-    if num_candidates < up_to:
-        raise BadValue("num_candidates", num_candidates, f"at least up_to ({up_to})")
+    require_least(1, up_to=up_to, warm=warm, scout_epochs=scout_epochs)
+    require(num_candidates >= up_to, "num_candidates", num_candidates, f"at least up_to ({up_to})")
     base = fedavg(model, plan=plan, averaging=averaging)
     loops = tuple(cluster_loop(base, number) for number in range(1, up_to + 1))
     trained = _side_by_side(base, loops)
@@ -105,8 +102,7 @@ def _side_by_side(base: Method, loops: tuple[Method, ...]) -> Method:
     """All numbers of clusters, each trained by itself; until one is chosen the largest is served."""
 
     def start(key: Key, num_clients: int) -> Sets:
-        if len(loops) > num_clients:
-            raise BadValue("up_to", len(loops), f"at most the {num_clients} clients there are")
+        require(len(loops) <= num_clients, "up_to", len(loops), f"at most the {num_clients} clients there are")
         return tuple(loop.start(key, num_clients) for loop in loops)
 
     def send(sets: Sets, uid: Array) -> Choices:

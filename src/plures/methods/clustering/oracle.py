@@ -16,7 +16,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue
+from plures.errors import require_least
 from plures.method import Method
 from plures.methods.clustering.starting_centers import merge_by_cluster
 from plures.methods.fedavg import Server, fedavg
@@ -46,8 +46,7 @@ def oracle(model: Model, *, num_groups: int, plan: Plan = Plan(), averaging: Ave
         num_groups: How many groups the data have.
         plan: How clients train locally.
     """
-    if num_groups < 1:
-        raise BadValue("num_groups", num_groups, "1 or more")
+    require_least(1, num_groups=num_groups)
     base = fedavg(model, plan=plan, averaging=averaging)
 
     def start(key: Key, num_clients: int) -> Server:

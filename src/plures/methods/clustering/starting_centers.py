@@ -21,7 +21,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.errors import BadValue, Unsupported, require_choice, require_least
 from plures.local import losses_of, mean_loss
 from plures.method import Method, then
 from plures.methods.fedavg import Server, fedavg
@@ -57,11 +57,8 @@ class ClusterStart(OptionGroup):
     race: int = 5
 
     def __post_init__(self) -> None:
-        if self.init not in INITS:
-            raise UnknownChoice("init", self.init, INITS)
-        for name in ("warm", "scout_epochs", "num_starts", "race"):
-            if getattr(self, name) < 1:
-                raise BadValue(name, getattr(self, name), "1 or more")
+        require_choice("init", self.init, INITS)
+        require_least(1, warm=self.warm, scout_epochs=self.scout_epochs, num_starts=self.num_starts, race=self.race)
         if self.num_starts > 1 and self.init not in SCOUTED:
             wanted = f"1 with init={self.init}: only farthest and kmeans++ have restarts"
             raise BadValue("num_starts", self.num_starts, wanted)

@@ -32,7 +32,7 @@ from jax import Array
 
 from plures.aggregate.graph import numbered
 from plures.aggregate.norm_fusion import fuse
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import require_choice, require_least
 from plures.method import Method, Report, Views, then
 from plures.methods.fusion.norm_penalty import (
     DualEvidence,
@@ -115,7 +115,9 @@ def convex_clustering(
         num_offered: How many models, of the largest clusters, newcomers choose from; smaller ones are not told to them.
     """
     penalty.check()
-    _check(norm, refit, fit_rounds=fit_rounds, num_offered=num_offered, max_iter=max_iter)
+    require_choice("norm", norm, NORMS)
+    require_choice("refit", refit, REFITS)
+    require_least(1, fit_rounds=fit_rounds, num_offered=num_offered, max_iter=max_iter)
     solver = problem.solver(model, plan)
     settings = ConvexClusteringSettings(penalty, solver, problem.rho, norm, num_offered)
     fit = Splitting(
@@ -140,16 +142,6 @@ def convex_clustering(
     free = douglas_rachford(replace(fit, penalty=cluster_means))
     held = replace(main, merge=free.merge, views=replace(views, report=_report_refit))
     return then(begin, fit_rounds, held, hand_over=_hold_clusters)
-
-
-def _check(norm: str, refit: str, **counts: int) -> None:
-    if norm not in NORMS:
-        raise UnknownChoice("norm", norm, NORMS)
-    if refit not in REFITS:
-        raise UnknownChoice("refit", refit, REFITS)
-    for name, value in counts.items():
-        if value < 1:
-            raise BadValue(name, value, "1 or more")
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ from jax import Array
 
 from plures.aggregate.graph import Edges, components, degrees, numbered
 from plures.aggregate.points import cleaned, usable
-from plures.errors import BadValue
+from plures.errors import require, require_least
 from plures.method import Method, Report, Traits, Views, then
 from plures.methods.fusion.norm_penalty import (
     DualEvidence,
@@ -100,7 +100,9 @@ def pdmm(
         printed: Whether the algorithm is as it was printed, which is wrong; kept to show its defect.
     """
     penalty.check()
-    _check(edges, eta, num_offered)
+    require(0 < edges <= 1, "edges", edges, "a number in (0, 1]: the share that is updated in a round")
+    require(0 <= eta < float("inf"), "eta", eta, "0 or more")
+    require_least(1, num_offered=num_offered)
     solver = problem.solver(model, plan)
     settings = Pdmm(
         penalty=penalty,
@@ -132,15 +134,6 @@ def pdmm(
     survey = survey_gradients(solver.part, plan, partial(find_graph, solver.part, penalty, "whole"))
     begin = then(survey, 1, main, hand_over=partial(hand_over, settings), everyone=True)
     return start_from_global(begin, solver, problem.warm)
-
-
-def _check(edges: float, eta: float, num_offered: int) -> None:
-    if not 0 < edges <= 1:
-        raise BadValue("edges", edges, "a number in (0, 1]: the share that is updated in a round")
-    if not 0 <= eta < float("inf"):
-        raise BadValue("eta", eta, "0 or more")
-    if num_offered < 1:
-        raise BadValue("num_offered", num_offered, "1 or more")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

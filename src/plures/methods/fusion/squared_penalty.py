@@ -22,7 +22,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from plures.errors import BadValue
+from plures.errors import require
 from plures.method import Method, Report, Traits, Views, then
 from plures.methods.fusion.splitting import SplitOffer, SplitTable, Splitting, douglas_rachford, residual, start_at
 from plures.methods.fusion.warm_start import (
@@ -70,8 +70,7 @@ def squared_penalty(
             model for all.
         problem: What a client solves in a round, and the rounds before.
     """
-    if not 0 <= gamma < float("inf"):
-        raise BadValue("gamma", gamma, "0 or more")
+    require(0 <= gamma < float("inf"), "gamma", gamma, "0 or more")
     solver = problem.solver(model, plan)
 
     def penalty(anchors: Array, rho: Array, memory: Tree) -> tuple[Array, Tree]:

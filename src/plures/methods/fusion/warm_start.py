@@ -18,7 +18,7 @@ from jax import Array
 from plures import tree
 from plures.aggregate.averaging import Averaging
 from plures.aggregate.points import cleaned, rows_by_uid, usable
-from plures.errors import BadValue
+from plures.errors import BadValue, require
 from plures.method import Method, then
 from plures.methods.fedavg import fedavg
 from plures.methods.penalized.vector import PartVector, Rest, downhill, local_solver, make_part, proximal_step
@@ -53,8 +53,7 @@ class LocalProblem(OptionGroup):
         """How a client solves its problem; what cannot be is refused."""
         if self.rho is not None and not 0 < self.rho < float("inf"):
             raise BadValue("rho", self.rho, "a positive number (or None to choose one)")
-        if self.warm < 0:
-            raise BadValue("warm", self.warm, "0 or more rounds")
+        require(self.warm >= 0, "warm", self.warm, "0 or more rounds")
         part = make_part(model, self.part, self.ridge)
         return ProximalSolver(part, local_solver(self.local, part), plan)
 

@@ -37,7 +37,7 @@ from jax import Array
 from plures import tree
 from plures.aggregate.averaging import Aggregation
 from plures.aggregate.variances import keep_variances_positive
-from plures.errors import UnknownChoice
+from plures.errors import require_choice
 from plures.local import mean_loss
 from plures.method import Method, Traits, Views
 from plures.methods.lgmix.mixing import (
@@ -150,8 +150,7 @@ def lgmix(
     """
     check_features(model, rule)
     check_policy(model, norm)
-    if absent not in ABSENT:
-        raise UnknownChoice("way to be absent", absent, ABSENT)
+    require_choice("way to be absent", absent, ABSENT)
     return LgMix(model, plan, rule, absent, norm, aggregation, _layers(model, norm)).build()
 
 

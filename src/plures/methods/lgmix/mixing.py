@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.errors import BadValue, UnknownChoice, Unsupported, require, require_choice, require_least
 from plures.local import Loss, objective, sgd, training_loss
 from plures.methods.lgmix.traces import (
     FROM_FEATURES,
@@ -86,17 +86,13 @@ class MixingRule(OptionGroup):
 
     def _check_values(self) -> None:
         if self.fixed:
-            if not 0 <= float(self.lam) <= 1:
-                raise BadValue("lam", self.lam, f"a number in [0, 1] or one of {', '.join(RULES)}")
+            require(0 <= float(self.lam) <= 1, "lam", self.lam, f"a number in [0, 1] or one of {', '.join(RULES)}")
         elif self.lam not in RULES:
             raise UnknownChoice("rule for lam", str(self.lam), RULES)
         for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise UnknownChoice(name, getattr(self, name), choices)
-        if not 0 <= self.decay < 1:
-            raise BadValue("decay", self.decay, "a number in [0, 1)")
-        if self.probes < 1:
-            raise BadValue("probes", self.probes, "1 or more")
+            require_choice(name, getattr(self, name), choices)
+        require(0 <= self.decay < 1, "decay", self.decay, "a number in [0, 1)")
+        require_least(1, probes=self.probes)
 
     @property
     def fixed(self) -> bool:

@@ -26,7 +26,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Aggregation
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import BadValue, require, require_choice
 from plures.local import num_steps
 from plures.method import Method, Report
 from plures.methods.penalized.descent import TRAINS_ALONE, Penalty, PenaltySettings, PersonalDescent, Steps
@@ -134,12 +134,9 @@ def l2gd(
 
 
 def _check_coin(lam: float | str, p: float | None, alpha: float | None, coin: str) -> None:
-    if p is not None and not 0 < p < 1:
-        raise BadValue("p", p, "a number in (0, 1) (or None for lam / (L + lam))")
-    if alpha is not None and not 0 < alpha < float("inf"):
-        raise BadValue("alpha", alpha, "a positive number (or None to choose one)")
-    if coin not in COINS:
-        raise UnknownChoice("coin", coin, COINS)
+    require(p is None or 0 < p < 1, "p", p, "a number in (0, 1) (or None for lam / (L + lam))")
+    require(alpha is None or 0 < alpha < float("inf"), "alpha", alpha, "a positive number (or None to choose one)")
+    require_choice("coin", coin, COINS)
     if isinstance(lam, str) and lam != "auto":
         raise BadValue("lam", lam, '0 or more, or "auto": all clients toss one coin, so they share one lam')
 

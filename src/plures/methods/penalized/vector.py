@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from plures import tree
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import UnknownChoice, require, require_choice
 from plures.local import objective, sgd
 from plures.types import Batch, Data, Info, Key, Model, Plan, Tree, Weights
 
@@ -176,8 +176,7 @@ class PartVector:
 
 def local_solver(local: str, part: PartVector) -> str:
     """How the proximal step is made: "newton" or "sgd"."""
-    if local not in LOCALS:
-        raise UnknownChoice("local", local, LOCALS)
+    require_choice("local", local, LOCALS)
     if local == "auto":
         return "newton" if part.size <= NEWTON_MOST else "sgd"
     return local
@@ -185,8 +184,7 @@ def local_solver(local: str, part: PartVector) -> str:
 
 def make_part(model: Model, name: str | None, ridge: float) -> PartVector:
     """The named part of a model, refused if the model lacks it; None is all of its params."""
-    if not 0 <= ridge < float("inf"):
-        raise BadValue("ridge", ridge, "0 or more")
+    require(0 <= ridge < float("inf"), "ridge", ridge, "0 or more")
     part = PartVector(model, name, ridge)
     assert len(part.chosen) > 0
     return part

@@ -13,7 +13,7 @@ from jax import Array
 from plures import tree
 from plures.aggregate import Aggregator
 from plures.aggregate.points import cleaned, combine, usable
-from plures.errors import UnknownChoice
+from plures.errors import require_choice
 from plures.methods.threshold.gradients import (
     KeptPoints,
     ThresholdOptions,
@@ -38,8 +38,7 @@ class CenterRule:
 
 def center_rule(clustering: ThresholdOptions, aggregate: str, look: str, *, sparing: bool) -> CenterRule:
     """The rule of these options; what cannot be is refused."""
-    if look not in LOOKS:
-        raise UnknownChoice("look", look, LOOKS)
+    require_choice("look", look, LOOKS)
     # One round on the side, so that what cannot be is refused now.
     jax.eval_shape(partial(clustering.cluster, weights=jnp.ones(2)), jnp.zeros((2, 1)))
     return CenterRule(clustering, center_aggregator(aggregate), look, sparing)

@@ -35,7 +35,7 @@ from jax import Array
 from plures import tree
 from plures.aggregate import check_weighting, client_weights
 from plures.aggregate.points import combine, rows_by_uid
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import BadValue, require, require_choice, require_least
 from plures.method import Forecast, Method, Report, Traits, Views
 from plures.methods.threshold.comparison import (
     CenterRule,
@@ -127,7 +127,10 @@ def federated_clustering(
         block: Models that travel in one exchange; without it as many as fit into a message of 0.5 MB (16 MB on an
             accelerator), at most 64.
     """
-    _check(momentum, between, unite, groups=groups, every=every, num_offered=num_offered, block=block or 1)
+    require(0 <= momentum < 1, "momentum", momentum, "a number in [0, 1)")
+    require_choice("between", between, BETWEEN)
+    require(unite >= 0, "unite", unite, "0 (never) or a number of rounds")
+    require_least(1, groups=groups, every=every, num_offered=num_offered, block=block or 1)
     check_weighting(weighting)
     size = tree.num_bytes(jax.eval_shape(model.init, jax.random.key(0)))
     on_cpu = jax.default_backend() == "cpu"
@@ -165,19 +168,6 @@ def federated_clustering(
             receivers=partial(receivers, settings), exchanges=partial(num_exchanges, settings), num_clusters=0
         ),
     )
-
-
-def _check(momentum: float, between: str, unite: int, **counts: int) -> None:
-    """Refuse options that cannot be."""
-    if not 0 <= momentum < 1:
-        raise BadValue("momentum", momentum, "a number in [0, 1)")
-    if between not in BETWEEN:
-        raise UnknownChoice("between", between, BETWEEN)
-    if unite < 0:
-        raise BadValue("unite", unite, "0 (never) or a number of rounds")
-    for name, given in counts.items():
-        if given < 1:
-            raise BadValue(name, given, "1 or more")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

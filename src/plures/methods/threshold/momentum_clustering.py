@@ -36,7 +36,7 @@ from plures import tree
 from plures.aggregate import Aggregator, check_weighting, client_weights
 from plures.aggregate.points import cleaned, combine, distances_to, rows_by_uid, usable
 from plures.aggregate.variances import keep_variances_positive
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import BadValue, require, require_choice, require_least
 from plures.method import Forecast, Method, Report, Traits, Views
 from plures.methods.threshold.gradients import (
     GradientUpload,
@@ -118,7 +118,11 @@ def momentum_clustering(
         num_starts: Draws of first centers, of which the best is taken.
         num_offered: With ``num_clusters=0``, how many models, of the largest clusters, newcomers choose from.
     """
-    _check(num_clusters, alpha, audit, reassign, num_starts)
+    require(num_clusters >= 0, "num_clusters", num_clusters, "0 (everybody for itself) or more")
+    require(0 < alpha <= 1, "alpha", alpha, "a number in (0, 1]")
+    require(audit >= 0, "audit", audit, "0 (never) or a number of rounds")
+    require_choice("reassign", reassign, REASSIGN)
+    require_least(1, num_starts=num_starts)
     check_weighting(weighting)
     settings = MomentumClustering(
         model=model,
@@ -155,19 +159,6 @@ def momentum_clustering(
             exchanges=partial(num_exchanges, settings) if settings.audit else 1, num_clusters=num_clusters
         ),
     )
-
-
-def _check(num_clusters: int, alpha: float, audit: int, reassign: str, num_starts: int) -> None:
-    if num_clusters < 0:
-        raise BadValue("num_clusters", num_clusters, "0 (everybody for itself) or more")
-    if not 0 < alpha <= 1:
-        raise BadValue("alpha", alpha, "a number in (0, 1]")
-    if audit < 0:
-        raise BadValue("audit", audit, "0 (never) or a number of rounds")
-    if reassign not in REASSIGN:
-        raise UnknownChoice("reassign", reassign, REASSIGN)
-    if num_starts < 1:
-        raise BadValue("num_starts", num_starts, "1 or more")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
