@@ -115,6 +115,12 @@ def numbered(labels: Array) -> Array:
     return (jnp.cumsum(first) - 1)[labels].astype(jnp.int32)
 
 
+def cluster_means(points: Array, labels: Array) -> tuple[Array, Array]:
+    """(N, d) the mean of the points of every label, and (N,) how many they are; zeros for labels that nobody has."""
+    sizes = jnp.zeros(len(points)).at[labels].add(1.0)
+    return jnp.zeros_like(points).at[labels].add(points) / jnp.maximum(sizes, 1)[:, None], sizes
+
+
 def _nearest(points: Array, num_neighbors: int) -> tuple[Array, Array, Array]:
     """(N, N) who is among the nearest of whom, and the same as heads and tails."""
     number = len(points)

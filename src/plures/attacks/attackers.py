@@ -19,7 +19,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from plures import tree
-from plures.aggregate.points import cleaned, column, combine, usable
+from plures.aggregate.points import cleaned, combine, usable
 from plures.errors import BadValue, require
 from plures.keys import Purpose, derive, root
 from plures.method import Attack
@@ -142,10 +142,20 @@ def attack(name: str, attackers: Attackers, forge: Forge, *, collude: bool = Tru
     def replace_uploads(
         key: Key, uploads: Tree, weights: Array, uids: Array, receivers: Array | None = None
     ) -> Tree:
+        # Whole numbers are not attacked, and must not count in distances either.
+        seen = jax.tree.map(lambda leaf: leaf if tree.is_float(leaf) else jnp.zeros_like(leaf), uploads)
         bad = attackers.members(uids)
-        known = _knowledge(attackers, collude, key, uploads, weights, uids, receivers)
+        same = jnp.ones((1, len(uids)), bool) if receivers is None else receivers[:, None] == receivers[None]
+        honest = same & usable(seen, weights) & ~bad
+        fixed = jax.random.fold_in(derive(root(attackers.seed), Purpose.CHANNEL), zlib.crc32(b"attack"))
+        lasting = _keys(fixed, collude, uids, receivers)
+        victims = _victims(lasting, honest, uids, receivers)
+        allies = same & bad & (weights > 0)
+        known = Knowledge(seen, honest, allies, victims, _keys(key, collude, uids, receivers), lasting)
         return jax.tree.map(
-            lambda new, old: jnp.where(column(bad, old), new.astype(old.dtype), old) if tree.is_float(old) else old,
+            lambda new, old: (
+                jnp.where(tree.along(bad, old), new.astype(old.dtype), old) if tree.is_float(old) else old
+            ),
             forge(known),
             uploads,
         )
@@ -155,27 +165,6 @@ def attack(name: str, attackers: Attackers, forge: Forge, *, collude: bool = Tru
         return attack(name, attackers.among(num_clients), forge, collude=collude)
 
     return Attack(name=name, share=attackers.share, members=attackers.members, forge=replace_uploads, bound=bound)
-
-
-def _knowledge(
-    attackers: Attackers,
-    collude: bool,
-    key: Key,
-    uploads: Tree,
-    weights: Array,
-    uids: Array,
-    receivers: Array | None,
-) -> Knowledge:
-    # Whole numbers are not attacked, and must not count in distances either.
-    seen = jax.tree.map(lambda leaf: leaf if tree.is_float(leaf) else jnp.zeros_like(leaf), uploads)
-    bad = attackers.members(uids)
-    same = jnp.ones((1, len(uids)), bool) if receivers is None else receivers[:, None] == receivers[None]
-    known = same & usable(seen, weights) & ~bad
-    allies = same & bad & (weights > 0)
-    lasting = jax.random.fold_in(derive(root(attackers.seed), Purpose.CHANNEL), zlib.crc32(b"attack"))
-    kept = _keys(lasting, collude, uids, receivers)
-    victims = _victims(kept, known, uids, receivers)
-    return Knowledge(seen, known, allies, victims, _keys(key, collude, uids, receivers), kept)
 
 
 def _keys(key: Key, collude: bool, uids: Array, receivers: Array | None) -> Array:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
-from plures.aggregate.points import column, combine, squared_distances
+from plures.aggregate.points import combine, squared_distances
 from plures.attacks.attackers import Attackers, Knowledge, attack
 from plures.errors import require, require_choice
 from plures.method import Attack
@@ -84,7 +84,7 @@ def alie(*, attackers: Attackers = Attackers(), z: float | None = None, collude:
         length = alie_z(known.known.sum(1), known.allies.sum(1)) if z is None else jnp.full(len(known.known), z)
 
         def one(center: Array, spread: Array, sign: Array) -> Array:
-            return center + (-1.0 if collude else sign) * column(length, spread) * spread
+            return center + (-1.0 if collude else sign) * tree.along(length, spread) * spread
 
         return jax.tree.map(one, middle, known.deviations(middle), _each(_signs, known.keys, known.uploads))
 
@@ -179,7 +179,7 @@ def edge(
             sides = jax.vmap(lambda one: _unit(tree.scale(-1.0, one)))(centers)
         else:
             sides = _each(_direction, known.lasting, known.uploads)
-        return jax.tree.map(lambda a, b: a + factor * column(length, b) * b, centers, sides)
+        return jax.tree.map(lambda a, b: a + factor * tree.along(length, b) * b, centers, sides)
 
     return attack("edge", attackers, forge, collude=collude)
 

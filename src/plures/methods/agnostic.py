@@ -91,9 +91,6 @@ def agnostic(
         uniform = jnp.full(num_domains, 1.0 / num_domains)
         return Domains(base.start(key, num_clients), uniform, jnp.zeros((window, num_domains)))
 
-    def send(server: Domains, uid: Array) -> Weights:
-        return base.send(server.base, uid)
-
     def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[DomainUpload, Tree, Info]:
         update, private, info = base.train(key, shared, private, data)
         domain = jnp.clip(jnp.asarray(data.domain), 0, num_domains - 1)
@@ -108,19 +105,17 @@ def agnostic(
         losses = jnp.where(weights > 0, uploads.loss, 0.0) @ mine / jnp.maximum(mine.sum(0), 1e-9)
         return Domains(after, move_weights(server.lam, losses, mine.sum(0) > 0, domain_lr, rule), counts)
 
-    told = num_domains if num_domains > 1 else 0
-
     def model_after_training(shared: Weights, private: Tree, upload: DomainUpload) -> Weights:
         return tree.add(shared, upload.update)
 
     return replace(
         base,
         start=start,
-        send=send,
+        send=lambda server, uid: base.send(server.base, uid),
         train=train,
         merge=merge,
         views=replace(base.views, trained=model_after_training),
-        traits=replace(base.traits, num_domains=told),
+        traits=replace(base.traits, num_domains=num_domains if num_domains > 1 else 0),
     )
 
 

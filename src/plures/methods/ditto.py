@@ -44,7 +44,4 @@ def ditto(model: Model, *, plan: Plan = Plan(), lam: float = 0.1, averaging: Ave
         own, more = sgd(key_own, own, data, plan, near(model, shared, lam))
         return upload, own, {**info, "steps": info["steps"] + more["steps"]}
 
-    def serve(key: Key, shared: Weights, own: Weights, data: Data) -> Weights:
-        return own
-
-    return replace(base, train=train, join=keep_download, serve=serve)
+    return replace(base, train=train, join=keep_download, serve=lambda key, shared, own, data: own)

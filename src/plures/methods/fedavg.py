@@ -52,9 +52,6 @@ def fedavg(model: Model, *, plan: Plan = Plan(), averaging: Averaging = Averagin
         weights = model.init(key)
         return Server(weights, optimizer.init(weights.params), jax.random.fold_in(key, 1) if average.random else ())
 
-    def send(server: Server, uid: Array) -> Weights:
-        return server.weights
-
     def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Weights, Tree, Info]:
         own, info = sgd(key, shared, data, plan, objective(model))
         return tree.subtract(own, shared), private, info
@@ -63,16 +60,13 @@ def fedavg(model: Model, *, plan: Plan = Plan(), averaging: Averaging = Averagin
         later = jax.random.split(server.key)[1] if average.random else ()
         return step_server(optimizer, server._replace(key=later), average(uploads, weights, uids, key_now(server)))
 
-    def serve(key: Key, shared: Weights, private: Tree, data: Data) -> Weights:
-        return shared
-
     return Method(
         model=model,
         start=start,
-        send=send,
+        send=lambda server, uid: server.weights,
         train=train,
         merge=merge,
-        serve=serve,
+        serve=lambda key, shared, private, data: shared,
         predict=model.apply,
         plan=plan,
         views=Views(common=lambda shared: shared, trained=lambda shared, private, update: tree.add(shared, update)),

@@ -56,15 +56,8 @@ def finetune(
 
         def epoch(number: Array, now: tuple) -> tuple:
             descent, best, least = now
-            descent = descend(
-                key_own,
-                descent,
-                data.train,
-                tuned,
-                objective(model),
-                start=number * length,
-                stop=(number + 1) * length,
-            )
+            start, loss = number * length, objective(model)
+            descent = descend(key_own, descent, data.train, tuned, loss, start=start, stop=start + length)
             value = risk(descent.weights)
             better = (value < least) | (not select) | ~some
             return descent, tree.choose(better, descent.weights, best), jnp.where(better, value, least)

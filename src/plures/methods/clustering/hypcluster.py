@@ -107,8 +107,7 @@ def cluster_loop(base: Method, num_clusters: int, reseed_after: int | None = Non
             raise BadValue("num_clusters", num_clusters, f"at most the {num_clients} clients there are")
         # The first cluster starts where FedAvg would.
         keys = [key, *jax.random.split(key, num_clusters)[1:]]
-        servers = [base.start(one, num_clients) for one in keys]
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *servers)
+        stacked = tree.stack([base.start(one, num_clients) for one in keys])
         last = jnp.full(num_clients, -1, jnp.int32)
         return ClusterServer(stacked, jnp.zeros(num_clusters), jnp.zeros(num_clusters, jnp.int32), last)
 
@@ -190,9 +189,8 @@ def posterior(losses: Array, num_rows: Array | int) -> Array:
 
 def _gain(model: Model, first: Weights, update: Weights, data: Data) -> Array:
     """How much lower the loss on valid rows is after training alone."""
-    return mean_loss(model, model.apply, first, data.valid) - mean_loss(
-        model, model.apply, tree.add(first, update), data.valid
-    )
+    before, after = (mean_loss(model, model.apply, one, data.valid) for one in (first, tree.add(first, update)))
+    return before - after
 
 
 def _reseed(
@@ -203,7 +201,5 @@ def _reseed(
     seed = tree.add(tree.at(before.base.weights, uploads.cluster[who]), tree.at(uploads.update, who))
     late = now.idle >= patience
     here = (jnp.arange(len(late)) == late.argmax()) & late & (weights > 0).any()
-    planted = jax.tree.map(
-        lambda old, new: jnp.where(tree.along(here, old), new[None], old), now.base.weights, seed
-    )
+    planted = tree.choose_rows(here, jax.tree.map(lambda leaf: leaf[None], seed), now.base.weights)
     return now._replace(base=now.base._replace(weights=planted), idle=jnp.where(here, 0, now.idle))

@@ -60,9 +60,6 @@ def oracle(model: Model, *, num_groups: int, plan: Plan = Plan(), averaging: Ave
     def merge(server: Server, uploads: GroupUpdate, weights: Array, uids: Array) -> Server:
         return merge_by_cluster(base, server, uploads.update, uploads.group, weights, uids)[0]
 
-    def serve(key: Key, models: Weights, private: Tree, data: Data) -> Weights:
-        return own_model(models, data)
-
     def assign(models: Weights, private: Tree, data: Data) -> Info:
         return {"cluster": jnp.maximum(jnp.asarray(data.group), 0)}
 
@@ -75,10 +72,9 @@ def oracle(model: Model, *, num_groups: int, plan: Plan = Plan(), averaging: Ave
         views=replace(base.views, trained=model_after_training, common=None, assign=assign),
         train=train,
         merge=merge,
-        serve=serve,
-        traits=replace(
-            base.traits, num_groups=num_groups, num_clusters=num_groups, tolerates=None
-        ),  # a group may be small
+        serve=lambda key, models, private, data: own_model(models, data),
+        # A group may be small.
+        traits=replace(base.traits, num_groups=num_groups, num_clusters=num_groups, tolerates=None),
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from plures import tree
 from plures.aggregate.averaging import Averaging
 from plures.errors import require_choice, require_least
-from plures.local import begin, descend, num_steps, objective, sgd
+from plures.local import objective, sgd
 from plures.method import Method
 from plures.methods.fedavg import fedavg
 from plures.models.parts import parting
@@ -69,7 +69,6 @@ def fedbabu(
         return tree.subtract(moved, shared), private, info
 
     def serve(key: Key, shared: Weights, private: Tree, data: Data) -> Weights:
-        first, steps = begin(shared, tuned), num_steps(data.train, tuned)
-        return descend(key, first, data.train, tuned, fitting, stop=steps).weights
+        return sgd(key, shared, data, tuned, fitting)[0]
 
     return parted(replace(base, train=train, serve=serve), keep)

@@ -68,12 +68,12 @@ class Penalty(OptionGroup):
 
     def __post_init__(self) -> None:
         _check_number("lam", self.lam, LAMS, least="0 or more", zero=True)
-        for name, value, known in (("absent", self.absent, ABSENT), ("local", self.local, LOCALS)):
-            require_choice(name, value, known)
-        if self.alpha is not None and not 0 < self.alpha < math.inf:
-            raise BadValue("alpha", self.alpha, "a positive number (or None for 1 / (L + lam))")
-        if self.inner != "auto" if isinstance(self.inner, str) else self.inner < 1:
-            raise BadValue("inner", self.inner, '"auto" or a number of steps, 1 or more')
+        require_choice("absent", self.absent, ABSENT)
+        require_choice("local", self.local, LOCALS)
+        fine = self.alpha is None or 0 < self.alpha < math.inf
+        require(fine, "alpha", self.alpha, "a positive number (or None for 1 / (L + lam))")
+        fine = self.inner == "auto" if isinstance(self.inner, str) else self.inner >= 1
+        require(fine, "inner", self.inner, '"auto" or a number of steps, 1 or more')
 
 
 def _check_number(name: str, value: float | str, words: tuple[str, ...], *, least: str, zero: bool = False) -> None:
@@ -96,7 +96,7 @@ class PenaltySettings:
         _check_number("gamma", self.gamma, GAMMAS, least="a positive number")
         require_least(2, num_lams=self.num_lams)
         require_least(0, newcomer_epochs=self.newcomer_epochs)
-        if self.aggregation.robust and (self.absent != "sampled" or self.lam == "own"):
+        if self.aggregation.robust and (self.penalty.absent != "sampled" or self.lam == "own"):
             wanted = '"mean" unless absent is "sampled" and lam is one for all'
             raise BadValue("aggregate", self.aggregation.aggregate, wanted)
 
@@ -104,11 +104,6 @@ class PenaltySettings:
     def lam(self) -> float | str:
         """The strength, or where it comes from."""
         return self.penalty.lam
-
-    @property
-    def absent(self) -> str:
-        """What a partial cohort stands for."""
-        return self.penalty.absent
 
     @property
     def lanes(self) -> int:
@@ -147,10 +142,8 @@ class PersonalDescent:
             wanted = '"auto" or "sgd": nothing bounds the curvature of a model that is not convex'
             raise BadValue("local", penalty.local, wanted)
         exact = is_exact(part) if penalty.local == "auto" else penalty.local == "steps"
-        for name, value in (
-            ("alpha", penalty.alpha),
-            ("inner", None if penalty.inner == "auto" else penalty.inner),
-        ):
+        inner = None if penalty.inner == "auto" else penalty.inner
+        for name, value in {"alpha": penalty.alpha, "inner": inner}.items():
             require(value is None or exact, name, value, 'left out: clients train by the plan here (local="sgd")')
         return PersonalDescent(model, plan, settings, exact)
 
