@@ -33,9 +33,9 @@ from plures.methods.clustering.oracle import oracle
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
 from plures.methods.local_only import local_only
-from plures.methods.threshold.federated_clustering import federated_clustering
+from plures.methods.threshold.federated_clustering import ComparisonOptions, federated_clustering
 from plures.methods.threshold.gradients import ThresholdOptions
-from plures.methods.threshold.momentum_clustering import momentum_clustering
+from plures.methods.threshold.momentum_clustering import MomentumOptions, momentum_clustering
 from plures.models.mlp import mlp
 from plures.registry import CHANNELS
 from plures.study.statistics import worst_decile
@@ -200,17 +200,21 @@ def table_methods(num_clients: int) -> dict[str, Method]:
             model, plan=PLAN, num_clusters=GROUPS, averaging=Averaging(aggregate=rule)
         )
         found[f"Federated-Clustering, {word}"] = federated_clustering(
-            model, plan=PLAN, clustering=_clustering(), aggregate=center
+            model, plan=PLAN, clustering=_clustering(), comparison=ComparisonOptions(aggregate=center)
         )
         found[f"Momentum-Clustering, {word}"] = momentum_clustering(
-            model, plan=PLAN, num_clusters=GROUPS, clustering=_clustering(), alpha=0.3, aggregate=center
+            model,
+            plan=PLAN,
+            num_clusters=GROUPS,
+            clustering=_clustering(),
+            options=MomentumOptions(alpha=0.3, aggregate=center),
         )
         found[f"known groups, {word}"] = oracle(
             model, plan=PLAN, num_groups=GROUPS, averaging=Averaging(aggregate=rule)
         )
     # A cluster more than there are groups: attackers that all send the same need one too.
     found[f"Momentum-Clustering, K = {GROUPS + 1}"] = momentum_clustering(
-        model, plan=PLAN, num_clusters=GROUPS + 1, clustering=_clustering(), alpha=0.3
+        model, plan=PLAN, num_clusters=GROUPS + 1, clustering=_clustering(), options=MomentumOptions(alpha=0.3)
     )
     found[ALONE] = local_only(model, plan=PLAN)
     return found
@@ -234,10 +238,17 @@ def first_methods() -> dict[str, Method]:
             model, plan=PLAN, clustering=ThresholdOptions(radius="quantile:q=0.2")
         ),
         "Federated-Clustering, M = 3, groups": federated_clustering(
-            model, plan=PLAN, clustering=ThresholdOptions(radius="quantile:q=0.2", max_iter=3, tol=0.0), groups=5
+            model,
+            plan=PLAN,
+            clustering=ThresholdOptions(radius="quantile:q=0.2", max_iter=3, tol=0.0),
+            comparison=ComparisonOptions(groups=5),
         ),
         "Momentum-Clustering": momentum_clustering(
-            model, plan=PLAN, num_clusters=GROUPS, clustering=ThresholdOptions(radius="quantile:q=0.2"), alpha=0.3
+            model,
+            plan=PLAN,
+            num_clusters=GROUPS,
+            clustering=ThresholdOptions(radius="quantile:q=0.2"),
+            options=MomentumOptions(alpha=0.3),
         ),
         "known groups": oracle(model, plan=PLAN, num_groups=GROUPS),
     }
@@ -249,7 +260,9 @@ def attacker_methods(num_clients: int) -> dict[str, Method]:
     return {
         "FedAvg": fedavg(model, plan=PLAN),
         "FedAvg, geometric median": fedavg(model, plan=PLAN, averaging=Averaging(aggregate="geometric_median")),
-        "Federated-Clustering": federated_clustering(model, plan=PLAN, clustering=_clustering(), groups=groups),
+        "Federated-Clustering": federated_clustering(
+            model, plan=PLAN, clustering=_clustering(), comparison=ComparisonOptions(groups=groups)
+        ),
         "known groups": oracle(model, plan=PLAN, num_groups=GROUPS),
     }
 

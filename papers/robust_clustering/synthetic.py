@@ -29,7 +29,7 @@ from plures.method import ALONE, Method
 from plures.methods.clustering.ifca import ifca
 from plures.methods.clustering.oracle import oracle
 from plures.methods.fedavg import fedavg
-from plures.methods.threshold.federated_clustering import federated_clustering
+from plures.methods.threshold.federated_clustering import ComparisonOptions, federated_clustering
 from plures.methods.threshold.gradients import ThresholdOptions
 from plures.methods.threshold.model_table import draw_groups
 from plures.types import Plan, Tree, Weights
@@ -176,8 +176,7 @@ def clustering(panel: Panel, inner: int) -> Arm:
         base,
         plan=Plan(steps=1, batch=None, lr=panel.lr),
         clustering=ThresholdOptions(radius=f"quantile:q={1 / panel.num_groups}", max_iter=inner, tol=0.0),
-        momentum=MOMENTUM,
-        dampened=True,
+        comparison=ComparisonOptions(momentum=MOMENTUM, dampened=True),
     )
     return Arm(
         method,

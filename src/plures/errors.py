@@ -63,3 +63,36 @@ class MethodWarning(UserWarning):
 
 class ClientFailure(PluresError):
     """A method's function failed for one client; names stage, round, client and the shapes it was given."""
+
+
+def require(fine: bool, name: str, given: object, wanted: str) -> None:
+    """Refuse a value that is not fine.
+
+    >>> require(0 <= 0.7 < 0.5, "share", 0.7, "a number in [0, 0.5)")
+    Traceback (most recent call last):
+    plures.errors.BadValue: share must be a number in [0, 0.5), got 0.7
+    """
+    if not fine:
+        raise BadValue(name, given, wanted)
+
+
+def require_least(least: int, **given: float | None) -> None:
+    """Refuse numbers below the least, by name; None stands for a number that was left out.
+
+    >>> require_least(1, warm=5, race=0)
+    Traceback (most recent call last):
+    plures.errors.BadValue: race must be 1 or more, got 0
+    """
+    for name, number in given.items():
+        require(number is None or number >= least, name, number, f"{least} or more")
+
+
+def require_choice(kind: str, given: str, known: Iterable[str]) -> None:
+    """Refuse a name that is not among the known ones.
+
+    >>> require_choice("rule", "fix", ("fixed", "projected"))
+    Traceback (most recent call last):
+    plures.errors.UnknownChoice: no rule is called 'fix'; did you mean 'fixed'? Known: fixed, projected
+    """
+    if given not in known:
+        raise UnknownChoice(kind, given, known)

@@ -95,6 +95,11 @@ class Views:
     report: Callable[[Tree], Report] | None = None
     forecast: Callable[[int, Sequence[int]], Forecast] | None = None
 
+    def common_as(self, form: Callable[[Tree], Tree]) -> Callable[[Tree], Tree] | None:
+        """The one model for all in another form; None where there is none."""
+        common = self.common
+        return None if common is None else lambda offer: form(common(offer))
+
     def through(
         self,
         *,

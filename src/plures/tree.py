@@ -47,6 +47,16 @@ def choose(condition: Array, yes: Tree, no: Tree) -> Tree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
+def choose_rows(mask: Array, yes: Tree, no: Tree) -> Tree:
+    """Entry by entry of axis 0, ``yes`` where the mask holds, else ``no``."""
+    return jax.tree.map(lambda a, b: jnp.where(along(mask, a), a, b), yes, no)
+
+
+def scale_rows(factors: Array, stacked: Tree) -> Tree:
+    """Every entry of axis 0 times its own factor."""
+    return jax.tree.map(lambda leaf: along(factors, leaf) * leaf, stacked)
+
+
 def along(mask: Array, leaf: Array) -> Array:
     """A mask over axis 0 in a shape that goes with the leaf."""
     return mask.reshape(-1, *(1,) * (leaf.ndim - 1))

@@ -10,7 +10,6 @@ import pytest
 from plures.aggregate import (
     AGGREGATORS,
     build_aggregator,
-    check_tolerated,
     mean,
     num_tolerated,
 )
@@ -305,10 +304,3 @@ def test_options_inside_a_list_are_separated_by_semicolons():
 )
 def test_how_many_of_ten_each_tolerates(name, number):
     assert num_tolerated(name, 10) == number
-
-
-def test_half_or_more_attackers_are_refused_with_the_number():
-    check_tolerated("median", 4, 10)
-    check_tolerated("mean", 9, 10)
-    with pytest.raises(BadValue, match=r"at most 4 of 10 clients \(40%\) for median, got 5"):
-        check_tolerated("median", 5, 10)

@@ -1,31 +1,10 @@
 """Aggregators: stacked uploads to one, or to the centers of their clusters."""
 
-from plures.aggregate.aggregators import (
-    AGGREGATORS,
-    Aggregator,
-    build_aggregator,
-    check_tolerated,
-    num_tolerated,
-)
+from plures.aggregate.aggregators import AGGREGATORS, Aggregator, build_aggregator, num_tolerated
 from plures.aggregate.averaging import Aggregation, Averaging
-from plures.aggregate.graph import (
-    Edges,
-    build_graph,
-    complete_graph,
-    mixed_graph,
-    neighbor_graph,
-)
+from plures.aggregate.graph import Edges, build_graph, complete_graph, mixed_graph, neighbor_graph
 from plures.aggregate.norm_fusion import Fused, consensus_threshold, fuse, total_variation
-from plures.aggregate.radius import (
-    Fixed,
-    Gap,
-    KNearest,
-    Quantile,
-    Radius,
-    SqrtSigmaDelta,
-    as_radius,
-    radius_notes,
-)
+from plures.aggregate.radius import Fixed, Gap, KNearest, Quantile, Radius, SqrtSigmaDelta, as_radius, radius_notes
 from plures.aggregate.robust import (
     bucketing,
     centered_clip,
@@ -37,42 +16,3 @@ from plures.aggregate.robust import (
 )
 from plures.aggregate.threshold import Clustered, threshold_clustering
 from plures.aggregate.weighting import check_weighting, client_weights, mean
-
-__all__ = [
-    "AGGREGATORS",
-    "Aggregation",
-    "Aggregator",
-    "Averaging",
-    "Clustered",
-    "Edges",
-    "Fixed",
-    "Fused",
-    "Gap",
-    "KNearest",
-    "Quantile",
-    "Radius",
-    "SqrtSigmaDelta",
-    "as_radius",
-    "bucketing",
-    "build_aggregator",
-    "build_graph",
-    "centered_clip",
-    "check_tolerated",
-    "check_weighting",
-    "client_weights",
-    "complete_graph",
-    "consensus_threshold",
-    "fuse",
-    "geometric_median",
-    "krum",
-    "mean",
-    "median",
-    "mixed_graph",
-    "multi_krum",
-    "neighbor_graph",
-    "num_tolerated",
-    "radius_notes",
-    "threshold_clustering",
-    "total_variation",
-    "trimmed_mean",
-]

@@ -89,14 +89,6 @@ def num_tolerated(text: str, num_clients: int) -> int:
     return max(TOLERATED[named.entry.name](num_clients, given), 0)
 
 
-def check_tolerated(text: str, num_attackers: int, num_clients: int) -> None:
-    """Refuse more attackers than an aggregator is made for; the mean promises nothing."""
-    most = num_tolerated(text, num_clients)
-    if parse_aggregator(text).entry.name != "mean" and num_attackers > most:
-        wanted = f"at most {most} of {num_clients} clients ({most / num_clients:.0%}) for {text}"
-        raise BadValue("the number of attackers", num_attackers, wanted)
-
-
 def _below_half(num_clients: int, options: Mapping[str, Any]) -> int:
     return (num_clients - 1) // 2
 

@@ -11,7 +11,7 @@ from jax import Array
 
 from plures.aggregate.aggregators import Aggregator, build_aggregator, num_tolerated, parse_aggregator
 from plures.aggregate.weighting import check_weighting, client_weights, mean
-from plures.errors import BadValue
+from plures.errors import require
 from plures.registry import OptionGroup
 
 
@@ -78,10 +78,8 @@ class Averaging(Aggregation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.server_lr > 0:
-            raise BadValue("server_lr", self.server_lr, "a positive number")
-        if not 0 <= self.momentum < 1:
-            raise BadValue("momentum", self.momentum, "a number in [0, 1)")
+        require(self.server_lr > 0, "server_lr", self.server_lr, "a positive number")
+        require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
 
     @property
     def optimizer(self) -> optax.GradientTransformation:

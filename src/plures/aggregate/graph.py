@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from plures.aggregate.points import squared_distances
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import require, require_choice, require_least
 
 GRAPHS = ("knn", "complete", "mixture")
 
@@ -29,12 +29,9 @@ class Edges(NamedTuple):
 
 def check_graph(name: str, num_neighbors: int, share: float) -> None:
     """Refuse a graph that there is not, and numbers that make none."""
-    if name not in GRAPHS:
-        raise UnknownChoice("graph", name, GRAPHS)
-    if num_neighbors < 1:
-        raise BadValue("num_neighbors", num_neighbors, "1 or more")
-    if not 0 <= share <= 1:
-        raise BadValue("share", share, "a number in [0, 1]")
+    require_choice("graph", name, GRAPHS)
+    require_least(1, num_neighbors=num_neighbors)
+    require(0 <= share <= 1, "share", share, "a number in [0, 1]")
 
 
 def num_edges(name: str, number: int, num_neighbors: int) -> int:
@@ -116,6 +113,12 @@ def numbered(labels: Array) -> Array:
     """Labels that are members' own numbers, as 0, 1, ... in the order of these."""
     first = labels == jnp.arange(len(labels))
     return (jnp.cumsum(first) - 1)[labels].astype(jnp.int32)
+
+
+def cluster_means(points: Array, labels: Array) -> tuple[Array, Array]:
+    """(N, d) the mean of the points of every label, and (N,) how many they are; zeros for labels that nobody has."""
+    sizes = jnp.zeros(len(points)).at[labels].add(1.0)
+    return jnp.zeros_like(points).at[labels].add(points) / jnp.maximum(sizes, 1)[:, None], sizes
 
 
 def _nearest(points: Array, num_neighbors: int) -> tuple[Array, Array, Array]:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from plures.aggregate.graph import Edges, components, degrees
+from plures.aggregate.graph import Edges, cluster_means, components, degrees
 
 BLOCK = 10  # steps between two looks at the gap
 INSIDE = 1 - 1e-4  # a dual this much shorter than its bound is strictly inside
@@ -106,6 +106,11 @@ def _length(rows: Array) -> Array:
     return jnp.sqrt(jnp.square(rows).sum(-1))
 
 
+def shorten(rows: Array, bounds: Array) -> Array:
+    """Rows no longer than their bounds."""
+    return rows * jnp.minimum(1.0, bounds / jnp.maximum(_length(rows), TINY))[:, None]
+
+
 class _Problem(NamedTuple):
     """Centered points, edges and the bound of every dual."""
 
@@ -135,14 +140,14 @@ class _Problem(NamedTuple):
 
         def advance(_: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             duals, ahead, pace = state
-            new = self._clip(ahead + step * self.differences(self.primal(ahead)))
+            new = shorten(ahead + step * self.differences(self.primal(ahead)), self.radius)
             move = new - duals
             # The last step went uphill: forget the momentum.
             restart = ((ahead - new) * move / step).sum() > 0
             faster = jnp.where(restart, 1.0, 0.5 * (1 + jnp.sqrt(1 + 4 * jnp.square(pace))))
             return new, new + jnp.where(restart, 0.0, (pace - 1) / faster) * move, faster
 
-        start = self._clip(duals)
+        start = shorten(duals, self.radius)
         one = jnp.ones(())
         return jax.lax.while_loop(
             more, block, _Search(start, start, one, *self._gap(start), jnp.zeros((), jnp.int32))
@@ -167,15 +172,10 @@ class _Problem(NamedTuple):
     def _merge(self, found: Array, duals: Array, linked: Array) -> tuple[Array, Array, Array]:
         """The points with the mean in the place of all that are connected, their labels, and the gap there."""
         labels = components(self.edges, linked, len(found))
-        size = jnp.zeros(len(found)).at[labels].add(1.0)
-        common = jnp.zeros_like(found).at[labels].add(found) / jnp.maximum(size, 1)[:, None]
-        points = common[labels]
+        points = cluster_means(found, labels)[0][labels]
         apart = self.differences(points)
         loose = (self.radius * _length(apart) - (duals * apart).sum(-1)).sum()
         return points, labels, 0.5 * jnp.square(points - found).sum() + jnp.maximum(loose, 0.0)
-
-    def _clip(self, duals: Array) -> Array:
-        return duals * jnp.minimum(1.0, self.radius / jnp.maximum(_length(duals), TINY))[:, None]
 
     def _step(self) -> Array:
         """(m,) 1 / L: A A' is at most the diagonal of deg_i + deg_j, and its eigenvalues are at most N."""

@@ -41,12 +41,13 @@ def usable(stacked: Tree, weights: Array) -> Array:
 
 def cleaned(stacked: Tree, counts: Array) -> Tree:
     """The points as float numbers, zeros in place of those that do not count."""
-    return jax.tree.map(lambda leaf: jnp.where(column(counts, leaf), leaf, 0), numbers(stacked))
+    return jax.tree.map(lambda leaf: jnp.where(tree.along(counts, leaf), leaf, 0), numbers(stacked))
 
 
-def column(values: Array, leaf: Array) -> Array:
-    """One value per point, in a shape that goes with a leaf."""
-    return values.reshape(-1, *(1,) * (leaf.ndim - 1))
+def counted(stacked: Tree, weights: Array) -> tuple[Array, Tree]:
+    """(points,) whether each counts, and the points as float numbers, zeros in place of those that do not."""
+    counts = usable(stacked, weights)
+    return counts, cleaned(stacked, counts)
 
 
 def rows_by_uid(values: Tree, uids: Array, number: int) -> Tree:

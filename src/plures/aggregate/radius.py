@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import UnknownChoice, require
 from plures.registry import Named, Registry
 from plures.types import untraced
 
@@ -110,8 +110,7 @@ class Quantile:
     compat: str = ""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.q <= 1:
-            raise BadValue("q", self.q, "a number in [0, 1]")
+        require(0 <= self.q <= 1, "q", self.q, "a number in [0, 1]")
         _at_least("at_least", self.at_least, 0)
         if self.compat not in COMPAT:
             raise UnknownChoice("compat", self.compat, COMPAT[1:])
@@ -153,8 +152,7 @@ class Gap:
     at_least: int = 3
 
     def __post_init__(self) -> None:
-        if not self.factor > 1:
-            raise BadValue("factor", self.factor, "a number above 1")
+        require(self.factor > 1, "factor", self.factor, "a number above 1")
         _at_least("at_least", self.at_least, 1)
 
     def keep(self, distances: Array, counts: Array, number: Array) -> Kept:
@@ -230,5 +228,4 @@ def _nearest(distances: Array, counts: Array, number: Array) -> Kept:
 
 
 def _at_least(name: str, given: float, least: int) -> None:
-    if untraced(given) and not given >= least:
-        raise BadValue(name, given, f"a number of at least {least}")
+    require(not untraced(given) or given >= least, name, given, f"a number of at least {least}")

@@ -22,9 +22,9 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.aggregators import aggregator, build_aggregator
-from plures.aggregate.points import as_given, cleaned, column, combine, distances_to, squared_distances, usable
+from plures.aggregate.points import as_given, combine, counted, distances_to, squared_distances
 from plures.aggregate.radius import share_of
-from plures.errors import BadValue
+from plures.errors import BadValue, require, require_least
 from plures.types import Key, Tree
 
 TIE = 1e-5  # scores that differ by less (relative) are rounding apart
@@ -37,7 +37,7 @@ def median(uploads: Tree, weights: Array) -> Tree:
     >>> median(jnp.array([1.0, 2.0, 99.0]), jnp.ones(3))
     Array(2., dtype=float32)
     """
-    counts = usable(uploads, weights)
+    counts, clean = counted(uploads, weights)
     number = counts.sum()
 
     def one(leaf: Array) -> Array:
@@ -45,7 +45,7 @@ def median(uploads: Tree, weights: Array) -> Tree:
         low, high = ordered[jnp.maximum(number - 1, 0) // 2], ordered[number // 2]
         return jnp.where(number > 0, (low + high) / 2, 0.0)
 
-    return as_given(jax.tree.map(one, cleaned(uploads, counts)), uploads)
+    return as_given(jax.tree.map(one, clean), uploads)
 
 
 @aggregator(title="Trimmed mean", paper="arXiv:1803.01498")
@@ -58,24 +58,23 @@ def trimmed_mean(uploads: Tree, weights: Array, *, share: float = 0.2) -> Tree:
     >>> trimmed_mean(jnp.array([0.0, 1.0, 2.0, 99.0]), jnp.ones(4), share=0.25)
     Array(1.5, dtype=float32)
     """
-    if not 0 <= share < 0.5:
-        raise BadValue("share", share, "a number in [0, 0.5)")
-    counts = usable(uploads, weights)
+    require(0 <= share < 0.5, "share", share, "a number in [0, 0.5)")
+    counts, clean = counted(uploads, weights)
     number = counts.sum()
     cut = jnp.asarray(share_of(share, len(weights)))[number]
     rank = jnp.arange(len(weights))
     kept = (rank >= cut) & (rank < number - cut)
 
     def one(leaf: Array) -> Array:
-        inner = jnp.where(column(kept, leaf), _ordered(leaf, counts), 0.0)
+        inner = jnp.where(tree.along(kept, leaf), _ordered(leaf, counts), 0.0)
         return inner.sum(0) / jnp.maximum(kept.sum(), 1)
 
-    return as_given(jax.tree.map(one, cleaned(uploads, counts)), uploads)
+    return as_given(jax.tree.map(one, clean), uploads)
 
 
 def _ordered(leaf: Array, counts: Array) -> Array:
     """Every coordinate in ascending order, clients that do not count at the end."""
-    return jnp.sort(jnp.where(column(counts, leaf), leaf, jnp.inf), axis=0)
+    return jnp.sort(jnp.where(tree.along(counts, leaf), leaf, jnp.inf), axis=0)
 
 
 @aggregator(title="Krum", paper="NeurIPS 2017")
@@ -102,8 +101,7 @@ def multi_krum(uploads: Tree, weights: Array, *, num_byzantine: int = 1, num_kep
         num_kept: How many uploads are averaged; 1 is Krum, None is n - f of them.
     """
     _check_krum(num_byzantine, num_kept, len(weights))
-    counts = usable(uploads, weights)
-    clean = cleaned(uploads, counts)
+    counts, clean = counted(uploads, weights)
     number = counts.sum()
     scores = krum_scores(squared_distances(clean, counts), counts, num_byzantine)
     wanted = jnp.clip(number - num_byzantine if num_kept is None else num_kept, 1, jnp.maximum(number, 1))
@@ -152,10 +150,8 @@ def geometric_median(
         tol: Length of the mean direction at which it ends; smaller is more exact.
     """
     for name, given in {"nu": nu, "tol": tol, "max_iter": max_iter}.items():
-        if not given > 0:
-            raise BadValue(name, given, "a number above 0")
-    counts = usable(uploads, weights)
-    clean = cleaned(uploads, counts)
+        require(given > 0, name, given, "a number above 0")
+    counts, clean = counted(uploads, weights)
     start = median(clean, counts.astype(jnp.float32))
     apart = jax.tree.map(jnp.subtract, clean, start)  # short numbers, so that small steps are not lost
 
@@ -189,12 +185,10 @@ def centered_clip(uploads: Tree, weights: Array, *, radius: float | None = None,
             huge one is the mean.
         num_steps: How often the center is moved.
     """
-    if radius is not None and not radius > 0:
-        raise BadValue("radius", radius, "a positive number")
-    if num_steps < 1:
-        raise BadValue("num_steps", num_steps, "1 or more")
-    counts = usable(uploads, weights)
-    clean, share = cleaned(uploads, counts), counts / jnp.maximum(counts.sum(), 1)
+    require(radius is None or radius > 0, "radius", radius, "a positive number")
+    require_least(1, num_steps=num_steps)
+    counts, clean = counted(uploads, weights)
+    share = counts / jnp.maximum(counts.sum(), 1)
 
     def step(_: int | Array, center: Tree) -> Tree:
         far = distances_to(center, clean)
@@ -220,13 +214,11 @@ def bucketing(
             attackers.
         inner: The aggregator of the means, by name; its options follow, as in "bucketing:inner=krum:num_byzantine=1".
     """
-    if size < 1:
-        raise BadValue("size", size, "1 or more")
+    require_least(1, size=size)
     rule = build_aggregator(inner)
-    if rule.random:
-        raise BadValue("inner", inner, "an aggregator that draws nothing itself")
-    counts = usable(uploads, weights)
-    means, filled = buckets(key, cleaned(uploads, counts), counts, uids, size)
+    require(not rule.random, "inner", inner, "an aggregator that draws nothing itself")
+    counts, clean = counted(uploads, weights)
+    means, filled = buckets(key, clean, counts, uids, size)
     return as_given(rule(means, filled), uploads)
 
 

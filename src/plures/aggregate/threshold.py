@@ -20,9 +20,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from plures.aggregate.points import as_given, cleaned, combine, distances_to, squared_distances, usable
+from plures import tree
+from plures.aggregate.points import as_given, combine, counted, distances_to, squared_distances
 from plures.aggregate.radius import Quantile, Radius, as_radius
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import require, require_choice, require_least
 from plures.types import Tree
 
 PATHS = ("auto", "direct", "gram")
@@ -53,6 +54,14 @@ class _Sample(NamedTuple):
     counts: Array  # (N,)
     share: Array  # (N,) a_j, zero for points that do not count
     number: Array  # how many points have a weight above 0
+
+
+class _Limits(NamedTuple):
+    """What a center keeps, and when it ends."""
+
+    rule: Radius
+    max_iter: int
+    tol: float
 
 
 class _State(NamedTuple):
@@ -93,37 +102,30 @@ def threshold_clustering(
     dimension. Both are the same but for rounding; "auto" is direct for one center, else gram.
     """
     rule = as_radius(radius)
-    _check(max_iter, tol, path)
+    require_least(1, max_iter=max_iter)
+    require(tol >= 0, "tol", tol, "0 or more")
+    require_choice("path", path, PATHS)
     sample, begin = _prepare(points, centers, weights)
     direct = path == "direct" or (path == "auto" and len(begin) == 1)
-    run = _directly if direct else _by_gram
-    end = run(sample, begin, rule, max_iter, tol)
-    return _result(end, points, sample, tol)
-
-
-def _check(max_iter: int, tol: float, path: str) -> None:
-    if max_iter < 1:
-        raise BadValue("max_iter", max_iter, "1 or more")
-    if not tol >= 0:
-        raise BadValue("tol", tol, "0 or more")
-    if path not in PATHS:
-        raise UnknownChoice("path", path, PATHS)
+    end = (_directly if direct else _by_gram)(sample, begin, _Limits(rule, max_iter, tol))
+    size = len(sample.counts)
+    weights, rest = end.weights[:, :size], end.weights[:, size:].sum(1)
+    center = as_given(end.center, points)
+    return Clustered(center, weights, rest, end.kept, end.radius, end.iterations, end.change <= tol)
 
 
 def _prepare(points: Tree, centers: Tree | None, weights: Array | None) -> tuple[_Sample, Array]:
     """The cleaned sample, and the (C, R) weights that centers begin with."""
     size = jax.tree.leaves(points)[0].shape[0]
     given = jnp.ones(size) if weights is None else jnp.asarray(weights, jnp.float32)
-    counts = usable(points, given)
+    counts, clean = counted(points, given)
     share = jnp.where(counts, given / jnp.maximum(given.sum(), 1e-30), 0.0)
-    clean = cleaned(points, counts)
     middle = share / jnp.maximum(share.sum(), 1e-30)
     number = (given > 0).sum()
     if centers is None:
         begin = jnp.where(counts[:, None], jnp.eye(size, dtype=share.dtype), middle)
         return _Sample(clean, clean, counts, share, number), begin
-    fine = usable(centers, jnp.ones(jax.tree.leaves(centers)[0].shape[0]))
-    starts = cleaned(centers, fine)
+    fine, starts = counted(centers, jnp.ones(jax.tree.leaves(centers)[0].shape[0]))
     rows = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), clean, starts)
     # With no point that counts there is no mean: such a center stays where its row of zeros is.
     replace = fine | (share.sum() == 0)
@@ -134,19 +136,19 @@ def _prepare(points: Tree, centers: Tree | None, weights: Array | None) -> tuple
     return _Sample(clean, rows, counts, share, number), begin
 
 
-def _directly(sample: _Sample, begin: Array, rule: Radius, max_iter: int, tol: float) -> _State:
+def _directly(sample: _Sample, begin: Array, limits: _Limits) -> _State:
     """Center after center, in the space of points."""
 
     def measure(state: _State) -> Array:
         return distances_to(state.center, sample.points)
 
     def one(weights: Array) -> _State:
-        return _settle(sample, weights, combine(weights, sample.rows), measure, rule, max_iter, tol)
+        return _settle(sample, weights, combine(weights, sample.rows), measure, limits)
 
     return jax.lax.map(one, begin)
 
 
-def _by_gram(sample: _Sample, begin: Array, rule: Radius, max_iter: int, tol: float) -> _State:
+def _by_gram(sample: _Sample, begin: Array, limits: _Limits) -> _State:
     """All centers at once, in the space of weights: for weights w of sum 1 and P the squared distances of pairs,
 
     |z_j - v|^2  =  (P w)_j - w'P w / 2.
@@ -160,25 +162,23 @@ def _by_gram(sample: _Sample, begin: Array, rule: Radius, max_iter: int, tol: fl
         squares = mixed - 0.5 * (mixed * state.weights).sum()
         return jnp.sqrt(jnp.maximum(squares[: len(sample.counts)], 0.0))
 
-    end = jax.vmap(lambda weights: _settle(sample, weights, None, measure, rule, max_iter, tol))(begin)
+    end = jax.vmap(lambda weights: _settle(sample, weights, None, measure, limits))(begin)
     return end._replace(center=combine(end.weights, sample.rows))
 
 
-def _settle(
-    sample: _Sample, begin: Array, center: Tree, measure: Measure, rule: Radius, max_iter: int, tol: float
-) -> _State:
+def _settle(sample: _Sample, begin: Array, center: Tree, measure: Measure, limits: _Limits) -> _State:
     """One center after its last round."""
     padding = len(begin) - len(sample.counts)
 
     def goes_on(state: _State) -> Array:
-        return (state.iterations < max_iter) & (state.change > tol)
+        return (state.iterations < limits.max_iter) & (state.change > limits.tol)
 
     def step(state: _State) -> _State:
-        kept, radius = rule.keep(measure(state), sample.counts, sample.number)
+        kept, radius = limits.rule.keep(measure(state), sample.counts, sample.number)
         own = jnp.where(kept, sample.share, 0.0)
         left = jnp.maximum(1.0 - own.sum(), 0.0)
         weights = jnp.pad(own, (0, padding)) + left * state.weights
-        moved = None if center is None else _between(combine(own, sample.points), left, state.center)
+        moved = None if center is None else tree.step(combine(own, sample.points), left, state.center)
         change = jnp.abs(weights - state.weights).sum()
         return _State(moved, weights, kept, radius.astype(jnp.float32), state.iterations + 1, change)
 
@@ -186,20 +186,3 @@ def _settle(
     none = jnp.zeros((), jnp.float32)
     first = _State(center, begin, nobody, none, jnp.zeros((), jnp.int32), none + jnp.inf)
     return jax.lax.while_loop(goes_on, step, first)
-
-
-def _between(inside: Tree, left: Array, center: Tree) -> Tree:
-    return jax.tree.map(lambda new, old: new + left.astype(old.dtype) * old, inside, center)
-
-
-def _result(end: _State, points: Tree, sample: _Sample, tol: float) -> Clustered:
-    size = len(sample.counts)
-    return Clustered(
-        as_given(end.center, points),
-        end.weights[:, :size],
-        end.weights[:, size:].sum(1),
-        end.kept,
-        end.radius,
-        end.iterations,
-        end.change <= tol,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jax import Array
 
 from plures import tree
-from plures.errors import UnknownChoice
+from plures.errors import require_choice
 from plures.types import Tree
 
 WEIGHTINGS = ("examples", "uniform")
@@ -13,8 +13,7 @@ WEIGHTINGS = ("examples", "uniform")
 
 def check_weighting(weighting: str) -> None:
     """Refuse a weighting that does not exist."""
-    if weighting not in WEIGHTINGS:
-        raise UnknownChoice("weighting", weighting, WEIGHTINGS)
+    require_choice("weighting", weighting, WEIGHTINGS)
 
 
 def client_weights(weights: Array, weighting: str) -> Array:

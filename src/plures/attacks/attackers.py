@@ -19,8 +19,8 @@ from jax import Array
 from numpy.typing import NDArray
 
 from plures import tree
-from plures.aggregate.points import cleaned, column, combine, usable
-from plures.errors import BadValue
+from plures.aggregate.points import cleaned, combine, usable
+from plures.errors import BadValue, require
 from plures.keys import Purpose, derive, root
 from plures.method import Attack
 from plures.registry import OptionGroup
@@ -43,10 +43,8 @@ class Attackers(OptionGroup):
     num_clients: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise BadValue("share", self.share, "a number above 0 and below 1")
-        if self.num_clients < 0:
-            raise BadValue("num_clients", self.num_clients, "0 (unknown) or more")
+        require(0 < self.share < 1, "share", self.share, "a number above 0 and below 1")
+        require(self.num_clients >= 0, "num_clients", self.num_clients, "0 (unknown) or more")
         root(self.seed)
 
     def members(self, uids: Array) -> Array:
@@ -75,8 +73,7 @@ def is_attacker(uids: Array, *, share: float, seed: int = 0, num_clients: int = 
     With ``num_clients`` (of the whole federation) exactly those of ``attacker_uids``; without it every client by
     itself, with the probability ``share``.
     """
-    if not 0 <= share < 1:
-        raise BadValue("share", share, "a number in [0, 1)")
+    require(0 <= share < 1, "share", share, "a number in [0, 1)")
     if not num_clients:
         return _luck(uids, seed) < share
     with jax.ensure_compile_time_eval():  # a constant, also where a round is compiled
@@ -145,10 +142,20 @@ def attack(name: str, attackers: Attackers, forge: Forge, *, collude: bool = Tru
     def replace_uploads(
         key: Key, uploads: Tree, weights: Array, uids: Array, receivers: Array | None = None
     ) -> Tree:
+        # Whole numbers are not attacked, and must not count in distances either.
+        seen = jax.tree.map(lambda leaf: leaf if tree.is_float(leaf) else jnp.zeros_like(leaf), uploads)
         bad = attackers.members(uids)
-        known = _knowledge(attackers, collude, key, uploads, weights, uids, receivers)
+        same = jnp.ones((1, len(uids)), bool) if receivers is None else receivers[:, None] == receivers[None]
+        honest = same & usable(seen, weights) & ~bad
+        fixed = jax.random.fold_in(derive(root(attackers.seed), Purpose.CHANNEL), zlib.crc32(b"attack"))
+        lasting = _keys(fixed, collude, uids, receivers)
+        victims = _victims(lasting, honest, uids, receivers)
+        allies = same & bad & (weights > 0)
+        known = Knowledge(seen, honest, allies, victims, _keys(key, collude, uids, receivers), lasting)
         return jax.tree.map(
-            lambda new, old: jnp.where(column(bad, old), new.astype(old.dtype), old) if tree.is_float(old) else old,
+            lambda new, old: (
+                jnp.where(tree.along(bad, old), new.astype(old.dtype), old) if tree.is_float(old) else old
+            ),
             forge(known),
             uploads,
         )
@@ -158,27 +165,6 @@ def attack(name: str, attackers: Attackers, forge: Forge, *, collude: bool = Tru
         return attack(name, attackers.among(num_clients), forge, collude=collude)
 
     return Attack(name=name, share=attackers.share, members=attackers.members, forge=replace_uploads, bound=bound)
-
-
-def _knowledge(
-    attackers: Attackers,
-    collude: bool,
-    key: Key,
-    uploads: Tree,
-    weights: Array,
-    uids: Array,
-    receivers: Array | None,
-) -> Knowledge:
-    # Whole numbers are not attacked, and must not count in distances either.
-    seen = jax.tree.map(lambda leaf: leaf if tree.is_float(leaf) else jnp.zeros_like(leaf), uploads)
-    bad = attackers.members(uids)
-    same = jnp.ones((1, len(uids)), bool) if receivers is None else receivers[:, None] == receivers[None]
-    known = same & usable(seen, weights) & ~bad
-    allies = same & bad & (weights > 0)
-    lasting = jax.random.fold_in(derive(root(attackers.seed), Purpose.CHANNEL), zlib.crc32(b"attack"))
-    kept = _keys(lasting, collude, uids, receivers)
-    victims = _victims(kept, known, uids, receivers)
-    return Knowledge(seen, known, allies, victims, _keys(key, collude, uids, receivers), kept)
 
 
 def _keys(key: Key, collude: bool, uids: Array, receivers: Array | None) -> Array:

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
-from plures.aggregate.points import column, combine, squared_distances
+from plures.aggregate.points import combine, squared_distances
 from plures.attacks.attackers import Attackers, Knowledge, attack
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import require, require_choice
 from plures.method import Attack
 from plures.registry import channel
 from plures.types import Key, Tree
@@ -39,8 +39,7 @@ def large_noise(
         offset: Its mean, in the unit of uploads.
         collude: Whether all attackers send the same noise; else each its own.
     """
-    if not scale >= 0:
-        raise BadValue("scale", scale, "0 or more")
+    require(scale >= 0, "scale", scale, "0 or more")
 
     def forge(known: Knowledge) -> Tree:
         return jax.tree.map(lambda leaf: offset + scale * leaf, _each(_normal, known.keys, known.uploads))
@@ -85,7 +84,7 @@ def alie(*, attackers: Attackers = Attackers(), z: float | None = None, collude:
         length = alie_z(known.known.sum(1), known.allies.sum(1)) if z is None else jnp.full(len(known.known), z)
 
         def one(center: Array, spread: Array, sign: Array) -> Array:
-            return center + (-1.0 if collude else sign) * column(length, spread) * spread
+            return center + (-1.0 if collude else sign) * tree.along(length, spread) * spread
 
         return jax.tree.map(one, middle, known.deviations(middle), _each(_signs, known.keys, known.uploads))
 
@@ -170,11 +169,9 @@ def edge(
         _positive("radius", radius)
     if num_near is not None:
         _positive("num_near", num_near)
-    if radius is not None and num_near is not None:
-        raise BadValue("num_near", num_near, "left out where a radius is given")
+    require(radius is None or num_near is None, "num_near", num_near, "left out where a radius is given")
     _positive("factor", factor)
-    if direction not in DIRECTIONS:
-        raise UnknownChoice("direction", direction, DIRECTIONS)
+    require_choice("direction", direction, DIRECTIONS)
 
     def forge(known: Knowledge) -> Tree:
         centers, length = _balls(known, radius, num_near)
@@ -182,7 +179,7 @@ def edge(
             sides = jax.vmap(lambda one: _unit(tree.scale(-1.0, one)))(centers)
         else:
             sides = _each(_direction, known.lasting, known.uploads)
-        return jax.tree.map(lambda a, b: a + factor * column(length, b) * b, centers, sides)
+        return jax.tree.map(lambda a, b: a + factor * tree.along(length, b) * b, centers, sides)
 
     return attack("edge", attackers, forge, collude=collude)
 
@@ -195,8 +192,7 @@ def not_a_number(*, attackers: Attackers = Attackers(), value: str = "nan") -> A
         attackers: Who attacks.
         value: What every number is: "nan", "inf" or "-inf".
     """
-    if value not in VALUES:
-        raise UnknownChoice("value", value, VALUES)
+    require_choice("value", value, VALUES)
 
     def forge(known: Knowledge) -> Tree:
         return jax.tree.map(lambda leaf: jnp.full(leaf.shape, VALUES[value]), known.uploads)
@@ -256,5 +252,4 @@ def _unit(one: Tree) -> Tree:
 
 
 def _positive(name: str, given: float) -> None:
-    if not given > 0:
-        raise BadValue(name, given, "a positive number")
+    require(given > 0, name, given, "a positive number")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
-from plures.errors import BadValue
+from plures.errors import require
 from plures.method import Channel
 from plures.registry import channel
 from plures.types import Key, Tree
@@ -20,8 +20,7 @@ def clip(*, norm: float = 1.0) -> Channel:
     Args:
         norm: Length from which on an upload is scaled back, in the unit of uploads; a huge one changes nothing.
     """
-    if not norm > 0:
-        raise BadValue("norm", norm, "a positive number")
+    require(norm > 0, "norm", norm, "a positive number")
 
     def one(upload: Tree) -> Tree:
         numbers = [leaf for leaf in jax.tree.leaves(upload) if tree.is_float(leaf)]

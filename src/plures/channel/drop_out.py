@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from plures.errors import BadValue
+from plures.errors import require
 from plures.method import Channel
 from plures.registry import channel
 from plures.types import Key, Tree
@@ -19,8 +19,7 @@ def drop_out(*, share: float = 0.1) -> Channel:
     Args:
         share: Probability that an upload is lost, in [0, 1); 0 loses none.
     """
-    if not 0 <= share < 1:
-        raise BadValue("share", share, "a number in [0, 1)")
+    require(0 <= share < 1, "share", share, "a number in [0, 1)")
 
     def apply(key: Key, uploads: Tree, weights: Array, uids: Array) -> tuple[Tree, Array]:
         luck = jax.vmap(lambda uid: jax.random.uniform(jax.random.fold_in(key, uid)))(uids)

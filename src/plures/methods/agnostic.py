@@ -28,7 +28,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import require, require_choice, require_least
 from plures.local import mean_loss
 from plures.method import Method
 from plures.methods.fedavg import Server, fedavg
@@ -82,21 +82,14 @@ def agnostic(
             "fixed" (not at all).
         window: Over how many of the last rounds the rows of a domain are counted.
     """
-    if rule not in RULES:
-        raise UnknownChoice("rule", rule, RULES)
-    if not 0 <= domain_lr < float("inf"):
-        raise BadValue("domain_lr", domain_lr, "0 or more")
-    for name, number in (("num_domains", num_domains), ("window", window)):
-        if number < 1:
-            raise BadValue(name, number, "1 or more")
+    require_choice("rule", rule, RULES)
+    require(0 <= domain_lr < float("inf"), "domain_lr", domain_lr, "0 or more")
+    require_least(1, num_domains=num_domains, window=window)
     base = fedavg(model, plan=plan, averaging=Averaging(server_lr=server_lr, momentum=momentum))
 
     def start(key: Key, num_clients: int) -> Domains:
         uniform = jnp.full(num_domains, 1.0 / num_domains)
         return Domains(base.start(key, num_clients), uniform, jnp.zeros((window, num_domains)))
-
-    def send(server: Domains, uid: Array) -> Weights:
-        return base.send(server.base, uid)
 
     def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[DomainUpload, Tree, Info]:
         update, private, info = base.train(key, shared, private, data)
@@ -112,19 +105,17 @@ def agnostic(
         losses = jnp.where(weights > 0, uploads.loss, 0.0) @ mine / jnp.maximum(mine.sum(0), 1e-9)
         return Domains(after, move_weights(server.lam, losses, mine.sum(0) > 0, domain_lr, rule), counts)
 
-    told = num_domains if num_domains > 1 else 0
-
     def model_after_training(shared: Weights, private: Tree, upload: DomainUpload) -> Weights:
         return tree.add(shared, upload.update)
 
     return replace(
         base,
         start=start,
-        send=send,
+        send=lambda server, uid: base.send(server.base, uid),
         train=train,
         merge=merge,
         views=replace(base.views, trained=model_after_training),
-        traits=replace(base.traits, num_domains=told),
+        traits=replace(base.traits, num_domains=num_domains if num_domains > 1 else 0),
     )
 
 

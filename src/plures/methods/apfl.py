@@ -27,7 +27,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue
+from plures.errors import require
 from plures.local import Descent, begin, draw, num_steps, objective, of_params
 from plures.method import Method
 from plures.methods.fedavg import fedavg
@@ -76,16 +76,12 @@ def apfl(
         adaptive: Whether the share moves, once per round, along its gradient; else it stays at ``alpha``.
         alpha_lr: Step size of the share; None is the plan's.
     """
-    if untraced(alpha) and not 0 <= alpha <= 1:
-        raise BadValue("alpha", alpha, "a number in [0, 1]")
-    if alpha_lr is not None and not 0 <= alpha_lr < float("inf"):
-        raise BadValue("alpha_lr", alpha_lr, "0 or more (or None for the plan's step size)")
+    require(not untraced(alpha) or 0 <= alpha <= 1, "alpha", alpha, "a number in [0, 1]")
+    fine = alpha_lr is None or 0 <= alpha_lr < float("inf")
+    require(fine, "alpha_lr", alpha_lr, "0 or more (or None for the plan's step size)")
     base = fedavg(model, plan=plan, averaging=averaging)
     gradient = jax.value_and_grad(of_params(objective(model)), has_aux=True)
     optimizer, pace = plan.optimizer(plan.lr), plan.lr if alpha_lr is None else alpha_lr
-
-    def join(key: Key, first: Weights) -> OwnAndShare:
-        return OwnAndShare(first, jnp.asarray(alpha, jnp.float32))
 
     def train(key: Key, shared: Weights, own: OwnAndShare, data: Data) -> tuple[Weights, OwnAndShare, Info]:
         key_rows, key_model = jax.random.split(key)
@@ -117,7 +113,7 @@ def apfl(
 
     return replace(
         base,
-        join=join,
+        join=lambda key, first: OwnAndShare(first, jnp.asarray(alpha, jnp.float32)),
         train=train,
         serve=serve,
         views=replace(base.views, facts=lambda offer, own, served: {"alpha": own.alpha}),

@@ -13,7 +13,7 @@ from dataclasses import replace
 import jax
 
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue
+from plures.errors import require
 from plures.local import near, sgd
 from plures.method import Method, keep_download
 from plures.methods.fedavg import fedavg
@@ -27,13 +27,7 @@ from plures.types import Data, Info, Key, Model, Plan, Weights, untraced
     degree="lam",
     limits=[Limit("no proximal term: the own model trains alone", {"lam": 0.0}, same_served_as="local_only")],
 )
-def ditto(
-    model: Model,
-    *,
-    plan: Plan = Plan(),
-    lam: float = 0.1,
-    averaging: Averaging = Averaging(),
-) -> Method:
+def ditto(model: Model, *, plan: Plan = Plan(), lam: float = 0.1, averaging: Averaging = Averaging()) -> Method:
     """Personal models regularized towards FedAvg's shared model, made by ``aggregate``.
 
     Args:
@@ -41,8 +35,7 @@ def ditto(
         lam: Strength of the proximal term that holds the own model near the shared one, in the unit of curvature: 0
             trains alone, a large one (with steps that are short enough) serves the shared model.
     """
-    if untraced(lam) and not lam >= 0:
-        raise BadValue("lam", lam, "0 or more")
+    require(not untraced(lam) or lam >= 0, "lam", lam, "0 or more")
     base = fedavg(model, plan=plan, averaging=averaging)
 
     def train(key: Key, shared: Weights, own: Weights, data: Data) -> tuple[Weights, Weights, Info]:
@@ -51,7 +44,4 @@ def ditto(
         own, more = sgd(key_own, own, data, plan, near(model, shared, lam))
         return upload, own, {**info, "steps": info["steps"] + more["steps"]}
 
-    def serve(key: Key, shared: Weights, own: Weights, data: Data) -> Weights:
-        return own
-
-    return replace(base, train=train, join=keep_download, serve=serve)
+    return replace(base, train=train, join=keep_download, serve=lambda key, shared, own, data: own)

@@ -40,12 +40,7 @@ class Server(NamedTuple):
     paper="arXiv:1602.05629",
     limits=[Limit("a single client trains alone", same_served_as="local_only", world="one_client")],
 )
-def fedavg(
-    model: Model,
-    *,
-    plan: Plan = Plan(),
-    averaging: Averaging = Averaging(),
-) -> Method:
+def fedavg(model: Model, *, plan: Plan = Plan(), averaging: Averaging = Averaging()) -> Method:
     """One global model by averaging local updates.
 
     Args:
@@ -57,9 +52,6 @@ def fedavg(
         weights = model.init(key)
         return Server(weights, optimizer.init(weights.params), jax.random.fold_in(key, 1) if average.random else ())
 
-    def send(server: Server, uid: Array) -> Weights:
-        return server.weights
-
     def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Weights, Tree, Info]:
         own, info = sgd(key, shared, data, plan, objective(model))
         return tree.subtract(own, shared), private, info
@@ -68,16 +60,13 @@ def fedavg(
         later = jax.random.split(server.key)[1] if average.random else ()
         return step_server(optimizer, server._replace(key=later), average(uploads, weights, uids, key_now(server)))
 
-    def serve(key: Key, shared: Weights, private: Tree, data: Data) -> Weights:
-        return shared
-
     return Method(
         model=model,
         start=start,
-        send=send,
+        send=lambda server, uid: server.weights,
         train=train,
         merge=merge,
-        serve=serve,
+        serve=lambda key, shared, private, data: shared,
         predict=model.apply,
         plan=plan,
         views=Views(common=lambda shared: shared, trained=lambda shared, private, update: tree.add(shared, update)),

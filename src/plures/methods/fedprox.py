@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue
+from plures.errors import require
 from plures.local import near, sgd
 from plures.method import Method
 from plures.methods.fedavg import fedavg
@@ -26,13 +26,7 @@ from plures.types import Data, Info, Key, Model, Plan, Tree, Weights, untraced
     degree="lam",
     limits=[Limit("no proximal term: plain FedAvg", {"lam": 0.0}, same_served_as="fedavg")],
 )
-def fedprox(
-    model: Model,
-    *,
-    plan: Plan = Plan(),
-    lam: float = 0.1,
-    averaging: Averaging = Averaging(),
-) -> Method:
+def fedprox(model: Model, *, plan: Plan = Plan(), lam: float = 0.1, averaging: Averaging = Averaging()) -> Method:
     """One global model, made by ``aggregate``; a proximal term holds local training near it.
 
     Args:
@@ -40,8 +34,7 @@ def fedprox(
         lam: Strength of the proximal term, in the unit of curvature: 0 is plain FedAvg, a large one hardly lets
             clients move.
     """
-    if untraced(lam) and not lam >= 0:
-        raise BadValue("lam", lam, "0 or more")
+    require(not untraced(lam) or lam >= 0, "lam", lam, "0 or more")
     base = fedavg(model, plan=plan, averaging=averaging)
 
     def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Weights, Tree, Info]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from plures.errors import BadValue
+from plures.errors import require_least
 from plures.local import begin, descend, num_steps, objective, sgd
 from plures.method import Method, Traits
 from plures.registry import Limit, method
@@ -42,22 +42,12 @@ def local_only(model: Model, *, plan: Plan = Plan(), newcomer_epochs: int = 100)
         newcomer_epochs: Epochs for which a client that never trained does so before it is served; 0 serves the model as
             it was drawn.
     """
-    if newcomer_epochs < 0:
-        raise BadValue("newcomer_epochs", newcomer_epochs, "0 or more")
+    require_least(0, newcomer_epochs=newcomer_epochs)
     alone = replace(plan, epochs=newcomer_epochs, steps=None)
-
-    def start(key: Key, num_clients: int) -> Weights:
-        return model.init(key)
-
-    def join(key: Key, first: Weights) -> OwnModel:
-        return OwnModel(first, jnp.asarray(False))
 
     def train(key: Key, download: Tree, own: OwnModel, data: Data) -> tuple[Tree, OwnModel, Info]:
         weights, info = sgd(key, own.weights, data, plan, objective(model))
         return (), OwnModel(weights, jnp.asarray(True)), info
-
-    def merge(server: Weights, uploads: Tree, weights: Array, uids: Array) -> Weights:
-        return server
 
     def serve(key: Key, first: Weights, own: OwnModel, data: Data) -> Weights:
         steps = jnp.where(own.trained, 0, num_steps(data.train, alone))
@@ -66,12 +56,12 @@ def local_only(model: Model, *, plan: Plan = Plan(), newcomer_epochs: int = 100)
 
     return Method(
         model=model,
-        start=start,
+        start=lambda key, num_clients: model.init(key),
         offer=lambda server, uid: server,
         send=lambda server, uid: (),
-        join=join,
+        join=lambda key, first: OwnModel(first, jnp.asarray(False)),
         train=train,
-        merge=merge,
+        merge=lambda server, uploads, weights, uids: server,
         serve=serve,
         predict=model.apply,
         plan=plan,

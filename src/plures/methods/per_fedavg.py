@@ -29,8 +29,8 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue, UnknownChoice
-from plures.local import Descent, Loss, begin, descend, draw, num_steps, objective
+from plures.errors import BadValue, require, require_choice, require_least
+from plures.local import Descent, Loss, begin, draw, num_steps, objective, sgd
 from plures.method import Method
 from plures.methods.fedavg import fedavg
 from plures.registry import Limit, method
@@ -69,12 +69,9 @@ def per_fedavg(
     rate = plan.lr if inner_lr is None else inner_lr
     if untraced(rate) and not 0 <= rate < float("inf"):
         raise BadValue("inner_lr", rate, "0 or more (or None for the plan's step size)")
-    if variant not in GRADIENTS:
-        raise UnknownChoice("variant of per_fedavg", variant, GRADIENTS)
-    if not 0 < delta < float("inf"):
-        raise BadValue("delta", delta, "a positive number")
-    if steps < 0:
-        raise BadValue("steps", steps, "0 or more")
+    require_choice("variant of per_fedavg", variant, GRADIENTS)
+    require(0 < delta < float("inf"), "delta", delta, "a positive number")
+    require_least(0, steps=steps)
     base = fedavg(model, plan=plan, averaging=averaging)
     ahead, loss, optimizer = LookAhead(rate, variant, delta), objective(model), plan.optimizer(plan.lr)
 
@@ -86,9 +83,8 @@ def per_fedavg(
             batches = [draw(one, data.train, plan, index) for one in keys_rows]
             value, stats, grads = ahead.gradient(loss, jax.random.fold_in(key_model, index), now.weights, batches)
             updates, state = optimizer.update(grads, now.optimizer, now.weights.params)
-            return Descent(
-                Weights(optax.apply_updates(now.weights.params, updates), stats), state, now.loss + value
-            )
+            params = optax.apply_updates(now.weights.params, updates)
+            return Descent(Weights(params, stats), state, now.loss + value)
 
         last = jax.lax.fori_loop(0, total, step, begin(shared, plan))
         made = jnp.asarray(GRADIENTS[variant] * total, jnp.float32)
@@ -98,9 +94,7 @@ def per_fedavg(
     def serve(key: Key, shared: Weights, private: Tree, data: Data) -> Weights:
         if untraced(rate) and rate == 0:
             return shared
-        whole = Plan(steps=steps, batch=None, lr=rate)
-        stop = num_steps(data.train, whole)
-        return descend(key, begin(shared, whole), data.train, whole, loss, stop=stop).weights
+        return sgd(key, shared, data, Plan(steps=steps, batch=None, lr=rate), loss)[0]
 
     return replace(base, train=train, serve=serve)
 

@@ -12,7 +12,7 @@ Karimireddy et al.: SCAFFOLD, ICML 2020. arXiv 1910.06378.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import optax
@@ -48,12 +48,7 @@ class ControlledModel(NamedTuple):
     paper="arXiv:1910.06378",
     limits=[Limit("a single client needs no correction", same_served_as="fedavg", world="one_client")],
 )
-def scaffold(
-    model: Model,
-    *,
-    plan: Plan = Plan(),
-    averaging: Averaging = Averaging(weighting="uniform"),
-) -> Method:
+def scaffold(model: Model, *, plan: Plan = Plan(), averaging: Averaging = Averaging(weighting="uniform")) -> Method:
     """One global model by SGD with control variates against client drift.
 
     ``aggregate`` takes the updates and the changes of the controls each by themselves: their scales differ.
@@ -69,12 +64,6 @@ def scaffold(
     def start(key: Key, num_clients: int) -> ScaffoldServer:
         shared = base.start(key, num_clients)
         return ScaffoldServer(shared, tree.zeros_like(shared.weights.params), jnp.asarray(float(num_clients)))
-
-    def send(server: ScaffoldServer, uid: Array) -> ControlledModel:
-        return ControlledModel(server.shared.weights, server.control)
-
-    def join(key: Key, download: ControlledModel) -> Tree:
-        return tree.zeros_like(download.control)
 
     def train(key: Key, download: ControlledModel, own: Tree, data: Data) -> tuple[ControlledModel, Tree, Info]:
         shared, control = download
@@ -96,17 +85,14 @@ def scaffold(
         step = tree.scale(heard.sum() / server.num_clients, change)
         return ScaffoldServer(shared, tree.add(server.control, step), server.num_clients)
 
-    def serve(key: Key, download: ControlledModel, own: Any, data: Data) -> Weights:
-        return download.weights
-
     return replace(
         base,
         start=start,
-        send=send,
-        join=join,
+        send=lambda server, uid: ControlledModel(server.shared.weights, server.control),
+        join=lambda key, download: tree.zeros_like(download.control),
         train=train,
         merge=merge,
-        serve=serve,
+        serve=lambda key, download, own, data: download.weights,
         # Its controls are messages about all of the model, so no part of it can be kept private.
         views=replace(base.views, common=lambda download: download.weights, trained=None),
     )

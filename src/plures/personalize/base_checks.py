@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plures.errors import BadValue, Unsupported
+from plures.errors import BadValue, UnknownChoice, Unsupported
 from plures.method import Method
 
 
@@ -19,3 +19,11 @@ def check_shares(name: str, given: tuple[float, ...]) -> tuple[float, ...]:
     if not given or not all(0 <= share <= 1 for share in given):
         raise BadValue(name, given[0] if len(given) == 1 else given, "in [0, 1]")
     return tuple(sorted(set(given)))
+
+
+def check_lam(lam: float | str, words: tuple[str, ...]) -> None:
+    """Refuse what is neither a number in [0, 1] nor one of the words."""
+    if not isinstance(lam, str):
+        check_shares("lam", (lam,))
+    elif lam not in words:
+        raise UnknownChoice("lam (besides numbers in [0, 1])", lam, words)

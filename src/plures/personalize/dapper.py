@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
-from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.errors import Unsupported, require_choice, require_least
 from plures.local import Loss, begin, descend, masked_mean, mean_loss, num_steps, objective, penalty
 from plures.method import Method
 from plures.personalize.base_checks import check_shares, needs_weights
@@ -113,21 +113,25 @@ def dapper(
         example: The shapes of a row, for source="raw" (``federation.example``).
     """
     needs_weights("dapper", base)
-    _check(source, allow_raw_sharing, mixing)
+    require_choice("source", source, SOURCES)
+    require_choice("mixing", mixing, ("union", "paired"))
+    if source == "raw" and not allow_raw_sharing:
+        raise Unsupported(
+            "source=raw shows clients each other's rows; say allow_raw_sharing=true if they agreed, "
+            "or use generative, statistics or proxy"
+        )
     lams = check_shares("lams", lams) if lam is None else check_shares("lam", (lam,))
-    at_least = {"folds": 2, "epochs": 0, "ratio": 1, "pool_rows": 1, "shared_rows": 1}
-    given = {"folds": folds, "epochs": epochs, "ratio": ratio, "pool_rows": pool_rows, "shared_rows": shared_rows}
-    for name, number in given.items():
-        if number < at_least[name]:
-            raise BadValue(name, number, f"{at_least[name]} or more")
+    require_least(0, epochs=epochs)
+    require_least(1, ratio=ratio, pool_rows=pool_rows, shared_rows=shared_rows)
+    require_least(2, folds=folds)
     own = plan or base.plan
     tuned = replace(own, epochs=epochs, steps=None, lr=own.lr if lr is None else lr)
     search = BalanceSearch(tuned, lams, folds, keep)
-    if source == "generative":
+    if source in ("generative", "proxy"):
         kind_of(base.model)
+    if source == "generative":
         return _serve_interpolated(base, search, lambda first, offer, data: _echo_job(base.model, first))
     if source == "proxy":
-        kind_of(base.model)
         public = public_rows(base.model, proxy, pool_rows)
         beside = PoolTraining(base.model, tuned, ratio)
         return _serve_interpolated(base, search, lambda first, offer, data: beside.job(public, teacher=first))
@@ -169,17 +173,15 @@ def _serve_interpolated(
         lam = jnp.where(worth, grid[(losses <= level).argmax()], 0.0)
         return InterpolatedModel(tree.choose(worth, tune(lam, data.train), first), lam, worth)
 
-    def common(offer: Tree) -> InterpolatedModel:
-        assert method.views.common is not None
-        return InterpolatedModel(method.views.common(offer), jnp.zeros(()), jnp.asarray(False))
-
     return replace(
         method,
         serve=serve,
         predict=lambda served, x: model.apply(served.weights, x),
         views=replace(
             method.views,
-            common=None if method.views.common is None else common,
+            common=method.views.common_as(
+                lambda first: InterpolatedModel(first, jnp.zeros(()), jnp.asarray(False))
+            ),
             facts=lambda offer, private, served: {"lam": served.lam, "tuned": served.tuned},
         ),
         traits=replace(method.traits, lanes=len(lams) * folds if len(lams) > 1 else 1),
@@ -289,15 +291,3 @@ class PoolTraining:
             return pool.all()
         size = self.ratio * self.plan.batch
         return pool.take(jax.random.randint(key, (size,), 0, jnp.maximum(pool.count, 1)))
-
-
-def _check(source: str, allowed: bool, mixing: str) -> None:
-    if source not in SOURCES:
-        raise UnknownChoice("source", source, SOURCES)
-    if mixing not in ("union", "paired"):
-        raise UnknownChoice("mixing", mixing, ("union", "paired"))
-    if source == "raw" and not allowed:
-        raise Unsupported(
-            "source=raw shows clients each other's rows; say allow_raw_sharing=true if they agreed, "
-            "or use generative, statistics or proxy"
-        )

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
-from plures.errors import BadValue
+from plures.errors import require_least
 from plures.local import begin, descend, mean_loss, objective, steps_per_epoch
 from plures.method import Method
 from plures.personalize.base_checks import needs_weights
@@ -41,8 +41,7 @@ def finetune(
         select: Whether valid rows choose after which epoch to stop (none at all included); else all epochs are made.
     """
     needs_weights("finetune", base)
-    if epochs < 0:
-        raise BadValue("epochs", epochs, "0 or more")
+    require_least(0, epochs=epochs)
     model, own = base.model, plan or base.plan
     tuned = replace(own, epochs=1, steps=None, lr=own.lr if lr is None else lr)
 
@@ -57,15 +56,8 @@ def finetune(
 
         def epoch(number: Array, now: tuple) -> tuple:
             descent, best, least = now
-            descent = descend(
-                key_own,
-                descent,
-                data.train,
-                tuned,
-                objective(model),
-                start=number * length,
-                stop=(number + 1) * length,
-            )
+            start, loss = number * length, objective(model)
+            descent = descend(key_own, descent, data.train, tuned, loss, start=start, stop=start + length)
             value = risk(descent.weights)
             better = (value < least) | (not select) | ~some
             return descent, tree.choose(better, descent.weights, best), jnp.where(better, value, least)

@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.errors import Unsupported, require, require_least
 from plures.local import outputs_of
 from plures.method import Method
 from plures.models.parts import parts_of
-from plures.personalize.base_checks import check_shares, needs_weights
+from plures.personalize.base_checks import check_lam, needs_weights
 from plures.personalize.mixtures import FAR, MixtureEvidence, best_mixture, evidence, kind_of, mixture
 from plures.registry import Limit, personalizer
 from plures.types import Data, Info, Key, Model, Rows, Tree, Weights
@@ -60,14 +60,10 @@ def knn_per(base: Method, *, k: int = 10, lam: float | str = "valid", scale: flo
         scale: Distance at which a neighbor's vote has fallen to 1/e; None is the mean distance of the k neighbors.
     """
     needs_weights("knn_per", base)
-    if k < 1:
-        raise BadValue("k", k, "1 or more")
-    if isinstance(lam, str) and lam != "valid":
-        raise UnknownChoice("lam (besides numbers in [0, 1])", lam, ["valid"])
-    if not isinstance(lam, str):
-        check_shares("lam", (lam,))
-    if scale is not None and not 0 < scale < float("inf"):
-        raise BadValue("scale", scale, "a positive number (or None for the neighbors' mean distance)")
+    require_least(1, k=k)
+    check_lam(lam, ("valid",))
+    fine = scale is None or 0 < scale < float("inf")
+    require(fine, "scale", scale, "a positive number (or None for the neighbors' mean distance)")
     model, voting = base.model, NeighborVote(base.model, k, scale)
     _check_model(model)
 
@@ -82,10 +78,9 @@ def knn_per(base: Method, *, k: int = 10, lam: float | str = "valid", scale: flo
     def predict(served: NeighborStore, x: Array) -> Array:
         return mixture(model, model.apply(served.weights, x), voting.outputs(served, x), served.lam)
 
-    def same_for_all(offer: Tree) -> NeighborStore:
-        assert base.views.common is not None
+    def without_rows(common: Weights) -> NeighborStore:
         blank = jnp.zeros(1, jnp.int32)
-        return NeighborStore(base.views.common(offer), jnp.zeros((1, 1)), blank, blank > 0, jnp.zeros(()))
+        return NeighborStore(common, jnp.zeros((1, 1)), blank, blank > 0, jnp.zeros(()))
 
     def facts(offer: Tree, private: Tree, served: NeighborStore) -> Info:
         of_base = {} if base.views.facts is None else base.views.facts(offer, private, served.weights)
@@ -95,7 +90,7 @@ def knn_per(base: Method, *, k: int = 10, lam: float | str = "valid", scale: flo
         base,
         serve=serve,
         predict=predict,
-        views=replace(base.views, common=None if base.views.common is None else same_for_all, facts=facts),
+        views=replace(base.views, common=base.views.common_as(without_rows), facts=facts),
     )
 
 
@@ -162,9 +157,8 @@ def closeness(gaps: Array, mask: Array, scale: float | None) -> Array:
     some = jnp.maximum(mask.sum(1, keepdims=True), 1)
     gaps = jnp.where(mask, gaps, 0.0)
     width = jnp.maximum(gaps.sum(1, keepdims=True) / some, 1e-30) if scale is None else scale
-    least = jnp.where(mask, gaps, jnp.inf).min(
-        1, keepdims=True
-    )  # the nearest gets exp(0): nothing underflows to 0 / 0
+    # The nearest gets exp(0): nothing underflows to 0 / 0.
+    least = jnp.where(mask, gaps, jnp.inf).min(1, keepdims=True)
     weights = jnp.where(mask, jnp.exp((jnp.where(mask, least, 0.0) - gaps) / width), 0.0)
     return weights / jnp.maximum(weights.sum(1, keepdims=True), 1e-30)
 

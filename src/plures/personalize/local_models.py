@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from plures.errors import UnknownChoice, Unsupported
+from plures.errors import Unsupported, require_choice
 from plures.local import begin, descend, num_steps, objective
 from plures.types import Key, Model, Plan, Rows, Tree, Weights
 
@@ -31,8 +31,7 @@ def local_model(name: str | LocalModel, model: Model, plan: Plan) -> LocalModel:
     """A local model by its name; one that is given is taken as it is."""
     if isinstance(name, LocalModel):
         return name
-    if name not in LOCALS:
-        raise UnknownChoice("local model", name, LOCALS)
+    require_choice("local model", name, LOCALS)
     if name == "tuned":
         return tuned_copy(model, plan)
     if model.task != "density":

@@ -23,7 +23,6 @@ searches lam on a grid; here it is exact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -33,10 +32,10 @@ import numpy as np
 from jax import Array
 
 from plures import tree
-from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.errors import Unsupported, require_least
 from plures.local import outputs_of
 from plures.method import ALONE, Method, stateless, then
-from plures.personalize.base_checks import check_shares, needs_weights
+from plures.personalize.base_checks import check_lam, needs_weights
 from plures.personalize.cross_validation import RowFolds, folds_of
 from plures.personalize.local_models import LocalModel, local_model
 from plures.personalize.mixtures import MixtureEvidence, best_mixture, evidence, kind_of, mixture
@@ -95,8 +94,15 @@ def mapper(
     """
     needs_weights("mapper", base)
     kind_of(base.model)
-    _check_options(lam, {"epochs": (epochs, 0), "folds": (folds, 2), "warm": (warm, 0)})
-    _check_base(base, lam)
+    check_lam(lam, CHOICES)
+    require_least(0, epochs=epochs, warm=warm)
+    require_least(2, folds=folds)
+    asks = isinstance(lam, str) and lam != "per_client"
+    if asks and base.join is not stateless:
+        raise Unsupported(
+            f"lam={lam} asks all clients in a closing round, which needs a base without private state; "
+            "use lam=per_client"
+        )
     if joint:
         _check_joint(base)
     elif warm:
@@ -105,7 +111,7 @@ def mapper(
     tuned = replace(own, epochs=epochs, steps=None, lr=own.lr if lr is None else lr)
     crossfit = CrossFitting(base.model, local_model(local, base.model, tuned), folds)
     trained = _train_jointly(base, crossfit, lam, warm) if joint else base
-    if isinstance(lam, str) and lam != "per_client":
+    if asks:
         trained = _ask_for_prior(trained, crossfit, one_for_all=lam == "global")
     return _serve_mixtures(trained, crossfit, lam, shares_form=local == "tuned")
 
@@ -151,10 +157,8 @@ def _serve_mixtures(method: Method, crossfit: CrossFitting, lam: float | str, *,
     def predict(served: MixedModels, x: Array) -> Array:
         return mixture(model, model.apply(served.common, x), crossfit.local.outputs(served.own, x), served.lam)
 
-    def same_for_all(offer: Tree) -> MixedModels:
-        assert method.views.common is not None
-        weights = method.views.common(offer)
-        return MixedModels(weights, weights, jnp.zeros(()), jnp.zeros((), bool))
+    def unmixed(common: Weights) -> MixedModels:
+        return MixedModels(common, common, jnp.zeros(()), jnp.zeros((), bool))
 
     return replace(
         method,
@@ -162,7 +166,7 @@ def _serve_mixtures(method: Method, crossfit: CrossFitting, lam: float | str, *,
         predict=predict,
         views=replace(
             method.views,
-            common=same_for_all if shares_form and method.views.common is not None else None,
+            common=method.views.common_as(unmixed) if shares_form else None,
             facts=lambda offer, private, served: {"lam": served.lam, "lam_known": served.known},
         ),
         traits=replace(method.traits, lanes=crossfit.folds),
@@ -203,9 +207,6 @@ def posterior_mean(log_likelihood: Array, prior: Array) -> Array:
 def _ask_for_prior(base: Method, crossfit: CrossFitting, *, one_for_all: bool) -> Method:
     """``base`` closed by a round in which clients tell how likely their rows are at every lam."""
 
-    def blank(key: Key, num_clients: int) -> Array:
-        return jnp.full(len(GRID), 1 / len(GRID))
-
     def ask(key: Key, offer: Tree, data: Data) -> tuple[Array, Info]:
         common = base.serve(key, offer, (), data)
         found = crossfit.cross_fit(jax.random.fold_in(key, 1), common, data)[1]
@@ -219,7 +220,7 @@ def _ask_for_prior(base: Method, crossfit: CrossFitting, *, one_for_all: bool) -
             return jax.nn.one_hot(fine.sum(0).argmax(), len(GRID))
         return fit_prior(fine)
 
-    return surveyed(base, blank=blank, ask=ask, gather=gather)
+    return surveyed(base, blank=lambda key, num_clients: jnp.full(len(GRID), 1 / len(GRID)), ask=ask, gather=gather)
 
 
 def fit_prior(curves: Array) -> Array:
@@ -258,35 +259,14 @@ def _train_jointly(base: Method, crossfit: CrossFitting, lam: float | str, warm:
         parts, found = crossfit.cross_fit(key_folds, common, data)
         share = jnp.asarray(lam, jnp.float32) if not isinstance(lam, str) else best_mixture(found)
         weight = parts.of_rows(found.share(share).reshape(crossfit.folds, -1))
-        upload, private, info = base.train(
-            key_base, download, private, replace(data, train=replace(parts.rows, weight=weight))
-        )
+        weighted = replace(data, train=replace(parts.rows, weight=weight))
+        upload, private, info = base.train(key_base, download, private, weighted)
         return upload, private, {**info, "lam": share}
 
     main = replace(base, train=train, phases=ALONE, traits=replace(base.traits, lanes=crossfit.folds))
     if warm:
         return then(base, warm, main)
     return replace(main, phases=base.phases)
-
-
-def _check_options(lam: float | str, counts: Mapping[str, tuple[int, int]]) -> None:
-    """Refuse a lam that there is not, and numbers below their least."""
-    if isinstance(lam, str) and lam not in CHOICES:
-        raise UnknownChoice("lam (besides numbers in [0, 1])", lam, CHOICES)
-    if not isinstance(lam, str):
-        check_shares("lam", (lam,))
-    for name, (number, least) in counts.items():
-        if number < least:
-            raise BadValue(name, number, f"{least} or more")
-
-
-def _check_base(base: Method, lam: float | str) -> None:
-    """Refuse a base whose clients cannot be asked."""
-    if isinstance(lam, str) and lam != "per_client" and base.join is not stateless:
-        raise Unsupported(
-            f"lam={lam} asks all clients in a closing round, which needs a base without private state; "
-            "use lam=per_client"
-        )
 
 
 def _check_joint(base: Method) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from plures.method import Method
 from plures.registry import Limit, personalizer
 from plures.wrap.norms import normalized
+from plures.wrap.private_parts import ONE_CLIENT
 
 
 @personalizer(
@@ -20,7 +21,7 @@ from plures.wrap.norms import normalized
     paper="arXiv:2102.07623",
     tags=("norm",),
     limits=[
-        Limit("a single client shares with nobody anyway", same_served_as="fedavg", world="one_client"),
+        ONE_CLIENT,
         Limit("private layers around FedAvg: FedBN", {"policy": "local"}, same_served_as="fedbn"),
         Limit("all shared: the base itself", {"policy": "share"}, same_served_as="fedavg"),
     ],

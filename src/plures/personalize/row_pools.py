@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from plures import tree
-from plures.errors import BadFile, BadValue, Unsupported
+from plures.errors import BadFile, BadValue, Unsupported, require
 from plures.keys import permute
 from plures.method import Method
 from plures.types import Batch, Data, Info, Key, Model, Rows, Tree
@@ -40,7 +40,7 @@ def with_sums(base: Method) -> Method:
 
     def ask(key: Key, offer: Tree, data: Data) -> tuple[PoolAnswer, Info]:
         batch = data.train.all()
-        return PoolAnswer(summary.of(batch.x, batch.y, batch.mask), _cluster(base, offer, data)), {}
+        return PoolAnswer(summary.of(batch.x, batch.y, batch.mask), cluster_of(base, offer, data)), {}
 
     def gather(found: Tree, answers: PoolAnswer, weights: Array, uids: Array) -> Tree:
         number = jax.tree.leaves(found)[0].shape[0]
@@ -85,7 +85,7 @@ def with_rows(base: Method, example: Any, pool_rows: int, shared_rows: int) -> M
         indices = jnp.arange(shared_rows)
         batch = data.train.take(permute(key, indices, data.train.count))
         given = GivenRows(batch.x, batch.y, indices < data.train.count)
-        return PoolAnswer(given, _cluster(base, offer, data)), {}
+        return PoolAnswer(given, cluster_of(base, offer, data)), {}
 
     def gather(found: Pools, answers: PoolAnswer, weights: Array, uids: Array) -> Pools:
         # The draw of a row hangs on who gave it, not on where its client is stored.
@@ -119,8 +119,7 @@ def public_rows(model: Model, given: Any, pool_rows: int) -> Rows:
     found = np.asarray(_read(given) if isinstance(given, str | Path) else given)
     if found.dtype.kind not in "fiub" or found.ndim < 1 or not len(found):
         raise BadValue("proxy", given, "numbers, with a row per public example")
-    if not np.isfinite(found).all():
-        raise BadValue("proxy", "NaN or infinite numbers", "finite numbers")
+    require(np.isfinite(found).all(), "proxy", "NaN or infinite numbers", "finite numbers")
     x = jnp.asarray(found[:pool_rows], jnp.float32 if found.dtype.kind == "f" else jnp.int32)
     try:
         jax.eval_shape(lambda: model.apply(model.init(jax.random.key(0)), x))
@@ -170,7 +169,3 @@ class OwnAndPool:
     def all(self) -> Batch:
         """Every row, padded to ``capacity``."""
         return self.take(jnp.arange(max(self.capacity, 1)))
-
-
-def _cluster(base: Method, offer: Tree, data: Data) -> Array:
-    return jnp.asarray(cluster_of(base, offer, data), jnp.int32)

@@ -12,16 +12,11 @@ from __future__ import annotations
 from plures.method import Method
 from plures.models.parts import parting
 from plures.personalize.base_checks import needs_weights
-from plures.registry import Limit, personalizer
-from plures.wrap.private_parts import fitted_part, parted
+from plures.registry import personalizer
+from plures.wrap.private_parts import ONE_CLIENT, fitted_part, parted
 
 
-@personalizer(
-    title="Split by parts",
-    paper="arXiv:1912.00818",
-    tags=("parts",),
-    limits=[Limit("a single client shares with nobody anyway", same_served_as="fedavg", world="one_client")],
-)
+@personalizer(title="Split by parts", paper="arXiv:1912.00818", tags=("parts",), limits=[ONE_CLIENT])
 def split(base: Method, *, keep: str = "head", newcomer_epochs: int = 5) -> Method:
     """The base with the named part of the model private to each client; newcomers fit theirs to their own rows first.
 

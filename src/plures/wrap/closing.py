@@ -43,9 +43,6 @@ def surveyed(
         found = blank(jax.random.fold_in(key, 1), num_clients)
         return Survey(base.start(key, num_clients), found, jnp.zeros(num_clients, bool))
 
-    def send(server: Survey, uid: Array) -> Tree:
-        return base.offered(server.base, uid)
-
     def offer(server: Survey, uid: Array) -> Survey:
         heard = server.heard[jnp.minimum(uid, len(server.heard) - 1)] & (uid < len(server.heard))
         return Survey(base.offered(server.base, uid), server.found, heard)
@@ -58,9 +55,6 @@ def surveyed(
         heard = server.heard.at[uids].set(weights > 0)
         return Survey(server.base, gather(server.found, uploads, weights, uids), heard)
 
-    def serve(key: Key, offer: Survey, private: Tree, data: Data) -> Tree:
-        return base.serve(key, offer.base, private, data)
-
     common = base.views.common
     inner = base.views.through(
         client=lambda offer, private: (offer.base, private), server=lambda server: server.base
@@ -68,7 +62,7 @@ def surveyed(
     closing = replace(
         base,
         start=start,
-        send=send,
+        send=lambda server, uid: base.offered(server.base, uid),
         offer=offer,
         answer=None,
         settle=None,
@@ -76,11 +70,12 @@ def surveyed(
         traits=replace(base.traits, exchanges=1, receivers=None),
         train=train,
         merge=merge,
-        serve=serve,
+        serve=lambda key, offer, private, data: base.serve(key, offer.base, private, data),
     )
     return closed(base, closing, hand_over=lambda key, fresh, before: fresh._replace(base=before))
 
 
-def cluster_of(base: Method, offer: Tree, data: Data) -> Array | int:
+def cluster_of(base: Method, offer: Tree, data: Data) -> Array:
     """The client's cluster, 0 where the base has none."""
-    return 0 if base.views.assign is None else base.views.assign(offer, (), data)["cluster"].astype(int)
+    found = 0 if base.views.assign is None else base.views.assign(offer, (), data)["cluster"]
+    return jnp.asarray(found, jnp.int32)

@@ -42,26 +42,20 @@ def normalized(base: Method, policy: str, *, who: str = "") -> Method:
         raise BadValue("norm", policy, f"share for a method that has a policy of its own ({base.traits.norm})")
     if policy == "share":
         return base
-    if policy == "local" and not has_statistics(base.model):
-        return _with_policy(parted(base, "norm"), policy)
 
     def own(key: Key, weights: Weights, data: Data, new: Array) -> Weights:
         return recalibrated(base.model, key, weights, data.train, wanted=new)
 
     if policy != "recalibrate":
-        return _with_policy(parted(base, "norm" if policy == "local" else STATISTICS, welcome=own), policy)
+        welcome = own if policy == "affine" or has_statistics(base.model) else None
+        method = parted(base, "norm" if policy == "local" else STATISTICS, welcome=welcome)
+        return replace(method, traits=replace(method.traits, norm=policy))
 
     def serve(key: Key, offer: Tree, private: Tree, data: Data) -> Tree:
-        served = base.serve(key, offer, private, data)
-        return in_models(
-            base.model, served, lambda one: own(jax.random.fold_in(key, 1), one, data, jnp.asarray(True))
-        )
+        served, key_own = base.serve(key, offer, private, data), jax.random.fold_in(key, 1)
+        return in_models(base.model, served, lambda one: own(key_own, one, data, jnp.asarray(True)))
 
-    return _with_policy(replace(base, serve=serve), policy)
-
-
-def _with_policy(method: Method, policy: str) -> Method:
-    return replace(method, traits=replace(method.traits, norm=policy))
+    return replace(base, serve=serve, traits=replace(base.traits, norm=policy))
 
 
 def norm_said(policy: str) -> str:

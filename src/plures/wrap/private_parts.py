@@ -18,11 +18,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures import tree
-from plures.errors import BadValue, Unsupported
+from plures.errors import Unsupported, require_least
 from plures.local import Loss, begin, descend, num_steps, objective
 from plures.method import Method
 from plures.models.parts import Parting, parting
+from plures.registry import Limit
 from plures.types import Batch, Data, Info, Key, Model, Plan, Tree, Weights
+
+ONE_CLIENT = Limit("a single client shares with nobody anyway", same_served_as="fedavg", world="one_client")
 
 Welcome: TypeAlias = Callable[[Key, Weights, Data, Array], Weights]
 """(key, the model offered, data, new) -> the model of a client that never trained; unchanged for one that is not new."""
@@ -40,41 +43,27 @@ def only(part: Parting, loss: Loss, *, private: bool) -> Loss:
     """The loss as a function of the private leaves alone, or of the shared ones alone; statistics of the others stay."""
     moves = [kept == private for kept in part.private]
 
+    def chosen(free: Tree, held: Tree, moves: list[bool]) -> Tree:
+        leaves, structure = jax.tree.flatten(held)
+        pairs = zip(jax.tree.leaves(free), leaves, moves, strict=True)
+        return jax.tree.unflatten(structure, [new if moving else old for new, old, moving in pairs])
+
     def held(key: Key, weights: Weights, batch: Batch) -> tuple[Array, Tree]:
         still = jax.tree.map(jax.lax.stop_gradient, weights)
-        leaves, structure = jax.tree.flatten(weights)
-        chosen = [
-            free_leaf if free else leaf
-            for free_leaf, leaf, free in zip(leaves, jax.tree.leaves(still), moves, strict=True)
-        ]
-        value, stats = loss(key, jax.tree.unflatten(structure, chosen), batch)
-        number = len(jax.tree.leaves(weights.stats))
-        moved = [
-            new if free else old
-            for new, old, free in zip(
-                jax.tree.leaves(stats),
-                jax.tree.leaves(weights.stats),
-                moves[len(moves) - number :],
-                strict=True,
-            )
-        ]
-        return value, jax.tree.unflatten(jax.tree.structure(weights.stats), moved)
+        value, stats = loss(key, chosen(weights, still, moves), batch)
+        return value, chosen(stats, weights.stats, moves[len(moves) - len(jax.tree.leaves(stats)) :])
 
     return held
 
 
 def fitted_part(base: Method, part: Parting, epochs: int) -> Welcome | None:
     """How a newcomer gets its private part: some epochs on its own rows, the shared part held."""
-    if epochs < 0:
-        raise BadValue("newcomer_epochs", epochs, "0 or more")
+    require_least(0, newcomer_epochs=epochs)
     plan: Plan = replace(base.plan, epochs=epochs, steps=None)
 
     def welcome(key: Key, weights: Weights, data: Data, new: Array) -> Weights:
-        steps, loss = (
-            jnp.where(new, num_steps(data.train, plan), 0),
-            only(part, objective(base.model), private=True),
-        )
-        return descend(key, begin(weights, plan), data.train, plan, loss, stop=steps).weights
+        loss, steps = only(part, objective(base.model), private=True), num_steps(data.train, plan)
+        return descend(key, begin(weights, plan), data.train, plan, loss, stop=jnp.where(new, steps, 0)).weights
 
     return welcome if epochs else None
 
@@ -104,12 +93,6 @@ def parted(base: Method, keep: str, *, welcome: Welcome | None = None) -> Method
         )
     trained, part = base.views.trained, parting(base.model, keep)
 
-    def offer(server: Tree, uid: Array) -> Tree:
-        return base.offered(server, uid)
-
-    def send(server: Tree, uid: Array) -> Tree:
-        return part.sent(base.send(server, uid))
-
     def join(key: Key, first: Tree) -> Kept:
         return Kept(base.join(key, first), part.own(_first_model(part, first)), jnp.asarray(False))
 
@@ -119,9 +102,6 @@ def parted(base: Method, keep: str, *, welcome: Welcome | None = None) -> Method
         own = part.own(trained(whole, private, upload))
         some = jnp.asarray(data.train.count) > 0
         return part.sent(upload), Kept(private, own, kept.trained | some), info
-
-    def merge(server: Tree, uploads: Tree, weights: Array, uids: Array) -> Tree:
-        return base.merge(server, part.unmoved(uploads), weights, uids)
 
     def serve(key: Key, first: Tree, kept: Kept, data: Data) -> Tree:
         served = base.serve(key, part.filled(first, kept.own), kept.base, data)
@@ -138,11 +118,11 @@ def parted(base: Method, keep: str, *, welcome: Welcome | None = None) -> Method
 
     return replace(
         base,
-        offer=offer,
-        send=send,
+        offer=base.offered,
+        send=lambda server, uid: part.sent(base.send(server, uid)),
         join=join,
         train=train,
-        merge=merge,
+        merge=lambda server, uploads, weights, uids: base.merge(server, part.unmoved(uploads), weights, uids),
         serve=serve,
         views=replace(base.views.through(client=of_base), trained=model_after),
     )

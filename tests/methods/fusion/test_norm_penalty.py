@@ -35,7 +35,7 @@ def test_the_strength_is_a_share_of_the_threshold_unless_it_is_given():
 @pytest.mark.parametrize("options", [{"alpha": 0.0}, {"t": -1.0}, {"graph": "knn", "num_neighbors": 0}])
 def test_a_penalty_that_cannot_be_is_refused(options):
     with pytest.raises(BadValue, match="must be"):
-        NormPenalty(**options).check()
+        NormPenalty(**options)
 
 
 def test_one_model_is_the_answer_from_half_the_difference_of_two_gradients_on():

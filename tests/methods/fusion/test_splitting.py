@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plures.methods.fusion.splitting import RELAX, Splitting, merge, residual, send, start
+from plures.method import Views
+from plures.methods.fusion.splitting import RELAX, Splitting, residual
 from plures.methods.fusion.warm_start import LocalProblem
 from plures.models.linear import least_squares
 from plures.types import Plan
@@ -31,7 +32,7 @@ def splitting(local="newton"):
 
 
 def begun(value=3.0, heard=True, **options):
-    table = start(splitting(**options), jax.random.key(0), 3)
+    table = splitting(**options).start(jax.random.key(0), 3)
     same = jnp.full_like(table.own, value)
     return table._replace(own=same, anchors=2 * same, heard=jnp.full(3, heard))
 
@@ -39,7 +40,9 @@ def begun(value=3.0, heard=True, **options):
 def test_a_client_aims_at_the_reflection_of_its_anchor():
     server = begun()._replace(own=jnp.array([[1.0, 1.0]] * 3), anchors=jnp.array([[5.0, 5.0]] * 3))
 
-    assert send(server, jnp.asarray(1)).tolist() == [-3.0, -3.0]
+    method = splitting().method(views=Views(), num_clusters=0)
+
+    assert method.send(server, jnp.asarray(1)).tolist() == [-3.0, -3.0]
 
 
 @pytest.mark.parametrize(("local", "relax"), [("newton", RELAX), ("sgd", 1.0)])
@@ -47,7 +50,7 @@ def test_anchors_move_by_the_relaxed_step_and_models_are_the_penaltys(local, rel
     """s = 6, y = 3, aim 0: x = 0 + 1, so that s moves by relax (1 - 3)."""
     uploads = jnp.ones((2, 2))  # two clients, two params
 
-    after = merge(splitting(local), begun(), uploads, jnp.ones(2), jnp.array([0, 2]))
+    after = splitting(local).merge(begun(), uploads, jnp.ones(2), jnp.array([0, 2]))
 
     np.testing.assert_allclose(after.anchors[0], 6 + relax * (1 - 3), rtol=1e-6)
     np.testing.assert_allclose(after.own, after.anchors / 2)
@@ -61,7 +64,7 @@ def test_anchors_move_by_the_relaxed_step_and_models_are_the_penaltys(local, rel
 def test_an_upload_that_is_no_number_does_not_count_and_who_was_never_heard_has_no_anchor():
     uploads = jnp.array([[1.0, 1.0], [jnp.nan, 1.0]])
 
-    after = merge(splitting(), begun(heard=False), uploads, jnp.ones(2), jnp.array([0, 1]))
+    after = splitting().merge(begun(heard=False), uploads, jnp.ones(2), jnp.array([0, 1]))
 
     assert after.heard.tolist() == [True, False, False]
     np.testing.assert_allclose(after.anchors[1:], 3.0)  # s_i = y_i

@@ -10,13 +10,11 @@ from plures.data.worlds import mean_estimation
 from plures.methods.threshold.gradients import (
     KeptPoints,
     OfferedModels,
-    cluster_offered,
     clusters_of,
     gap_warnings,
     gradient_at,
     noise_at,
     robust_centers,
-    serve_offered,
     surroundings,
 )
 from plures.types import Data, Plan, Rows, Weights
@@ -69,8 +67,8 @@ def test_a_client_gets_its_own_model_and_a_newcomer_the_best(known, served, clus
         labels=jnp.array([7, 8, 9]),
     )
 
-    np.testing.assert_allclose(serve_offered(world.model, offer, data).params["point"], best, rtol=1e-6)
-    assert int(cluster_offered(world.model, offer, data)) == cluster
+    np.testing.assert_allclose(offer.serve(world.model, data).params["point"], best, rtol=1e-6)
+    assert int(offer.cluster(world.model, data)) == cluster
 
 
 def test_clients_who_keep_mostly_the_same_are_a_cluster():

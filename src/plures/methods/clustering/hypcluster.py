@@ -24,15 +24,10 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue
+from plures.errors import BadValue, require_least
 from plures.local import losses_of, mean_loss
 from plures.method import Method, Report
-from plures.methods.clustering.starting_centers import (
-    ClusterStart,
-    merge_by_cluster,
-    scout_method,
-    start_apart,
-)
+from plures.methods.clustering.starting_centers import ClusterStart, merge_by_cluster, scout_method, start_apart
 from plures.methods.fedavg import Server, fedavg
 from plures.registry import Limit, method
 from plures.types import Data, Info, Key, Model, Plan, Tree, Weights
@@ -93,9 +88,7 @@ def hypcluster(
         reseed_after: A cluster that nobody chose for so many rounds takes over the model of the client that gains most on
             valid rows by leaving its own; None leaves it empty.
     """
-    for name, number in (("num_clusters", num_clusters), ("reseed_after", reseed_after)):
-        if number is not None and number < 1:
-            raise BadValue(name, number, "1 or more")
+    require_least(1, num_clusters=num_clusters, reseed_after=reseed_after)
     start.check(num_clusters)
     base = fedavg(model, plan=plan, averaging=averaging)
     loop = cluster_loop(base, num_clusters, reseed_after)
@@ -114,8 +107,7 @@ def cluster_loop(base: Method, num_clusters: int, reseed_after: int | None = Non
             raise BadValue("num_clusters", num_clusters, f"at most the {num_clients} clients there are")
         # The first cluster starts where FedAvg would.
         keys = [key, *jax.random.split(key, num_clusters)[1:]]
-        servers = [base.start(one, num_clients) for one in keys]
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *servers)
+        stacked = tree.stack([base.start(one, num_clients) for one in keys])
         last = jnp.full(num_clients, -1, jnp.int32)
         return ClusterServer(stacked, jnp.zeros(num_clusters), jnp.zeros(num_clusters, jnp.int32), last)
 
@@ -197,9 +189,8 @@ def posterior(losses: Array, num_rows: Array | int) -> Array:
 
 def _gain(model: Model, first: Weights, update: Weights, data: Data) -> Array:
     """How much lower the loss on valid rows is after training alone."""
-    return mean_loss(model, model.apply, first, data.valid) - mean_loss(
-        model, model.apply, tree.add(first, update), data.valid
-    )
+    before, after = (mean_loss(model, model.apply, one, data.valid) for one in (first, tree.add(first, update)))
+    return before - after
 
 
 def _reseed(
@@ -210,7 +201,5 @@ def _reseed(
     seed = tree.add(tree.at(before.base.weights, uploads.cluster[who]), tree.at(uploads.update, who))
     late = now.idle >= patience
     here = (jnp.arange(len(late)) == late.argmax()) & late & (weights > 0).any()
-    planted = jax.tree.map(
-        lambda old, new: jnp.where(tree.along(here, old), new[None], old), now.base.weights, seed
-    )
+    planted = tree.choose_rows(here, jax.tree.map(lambda leaf: leaf[None], seed), now.base.weights)
     return now._replace(base=now.base._replace(weights=planted), idle=jnp.where(here, 0, now.idle))

@@ -21,7 +21,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue
+from plures.errors import require, require_least
 from plures.local import clearly_better, mean_loss
 from plures.method import Method, Report
 from plures.methods.clustering.hypcluster import ClusterChoices, ClusterServer, cluster_loop, report
@@ -35,7 +35,7 @@ from plures.methods.clustering.starting_centers import (
 from plures.methods.fedavg import fedavg
 from plures.registry import Limit, method
 from plures.types import Data, Info, Key, Model, Plan, Tree, Weights
-from plures.wrap.closing import Survey, surveyed
+from plures.wrap.closing import Survey, cluster_of, surveyed
 
 Sets: TypeAlias = tuple[ClusterServer, ...]
 Choices: TypeAlias = tuple[ClusterChoices, ...]
@@ -84,11 +84,8 @@ def hypcluster_auto(
         num_candidates: How many clients' models are candidates for centers, at least ``up_to``.
         scout_epochs: Epochs for which candidates are trained from the warm model.
     """
-    for name, number in (("up_to", up_to), ("warm", warm), ("scout_epochs", scout_epochs)):
-        if number < 1:
-            raise BadValue(name, number, "1 or more")
-    if num_candidates < up_to:
-        raise BadValue("num_candidates", num_candidates, f"at least up_to ({up_to})")
+    require_least(1, up_to=up_to, warm=warm, scout_epochs=scout_epochs)
+    require(num_candidates >= up_to, "num_candidates", num_candidates, f"at least up_to ({up_to})")
     base = fedavg(model, plan=plan, averaging=averaging)
     loops = tuple(cluster_loop(base, number) for number in range(1, up_to + 1))
     trained = _side_by_side(base, loops)
@@ -105,8 +102,7 @@ def _side_by_side(base: Method, loops: tuple[Method, ...]) -> Method:
     """All numbers of clusters, each trained by itself; until one is chosen the largest is served."""
 
     def start(key: Key, num_clients: int) -> Sets:
-        if len(loops) > num_clients:
-            raise BadValue("up_to", len(loops), f"at most the {num_clients} clients there are")
+        require(len(loops) <= num_clients, "up_to", len(loops), f"at most the {num_clients} clients there are")
         return tuple(loop.start(key, num_clients) for loop in loops)
 
     def send(sets: Sets, uid: Array) -> Choices:
@@ -133,9 +129,8 @@ def _side_by_side(base: Method, loops: tuple[Method, ...]) -> Method:
         merge=merge,
         serve=serve,
         views=replace(base.views, common=None, trained=None),
-        traits=replace(
-            base.traits, lanes=len(loops), tolerates=None
-        ),  # a lane for each number; a cluster may be small
+        # A lane for each number; a cluster may be small.
+        traits=replace(base.traits, lanes=len(loops), tolerates=None),
     )
 
 
@@ -160,17 +155,13 @@ def _choose_number(trained: Method, loops: tuple[Method, ...], *, per_client: bo
 
     def choose_clusters(choices: Choices, data: Data) -> Array:
         """(numbers,) which of its models a client takes, for every number of clusters."""
-        found = [_cluster(loop, one, data) for loop, one in zip(loops, choices, strict=True)]
-        return jnp.stack(found)
+        return jnp.stack([cluster_of(loop, one, data) for loop, one in zip(loops, choices, strict=True)])
 
     def ask(key: Key, choices: Choices, data: Data) -> tuple[Opinion, Info]:
         cluster = choose_clusters(choices, data)
         served = [tree.at(one.models, cluster[index]) for index, one in enumerate(choices)]
         losses = jnp.stack([mean_loss(model, model.apply, one, data.valid) for one in served])
         return Opinion(losses, jnp.asarray(data.valid.count) > 0, cluster), {}
-
-    def gather(found: Vote, answers: Opinion, weights: Array, uids: Array) -> Vote:
-        return best_number(answers, weights > 0)
 
     def model_of(offer: Survey, data: Data) -> Array:
         """The model a client is served, counted through all numbers of clusters."""
@@ -185,10 +176,12 @@ def _choose_number(trained: Method, loops: tuple[Method, ...], *, per_client: bo
         index = model_of(offer, data)
         return {"cluster": index, "num_clusters": (index >= jnp.asarray(first_of)).sum()}
 
-    def blank(key: Key, num_clients: int) -> Vote:
-        return Vote(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
-
-    asked = surveyed(trained, blank=blank, ask=ask, gather=gather)
+    asked = surveyed(
+        trained,
+        blank=lambda key, num_clients: Vote(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)),
+        ask=ask,
+        gather=lambda found, answers, weights, uids: best_number(answers, weights > 0),
+    )
     return replace(
         asked,
         serve=serve,
@@ -218,8 +211,3 @@ def best_number(answers: Opinion, heard: Array) -> Vote:
 
 def _all_models(choices: Choices) -> Weights:
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(one.models for one in choices))
-
-
-def _cluster(loop: Method, choice: ClusterChoices, data: Data) -> Array:
-    assert loop.views.assign is not None
-    return loop.views.assign(choice, (), data)["cluster"]

@@ -47,9 +47,5 @@ def ifca(
         warm: Rounds of that start.
     """
     return hypcluster(
-        model,
-        num_clusters=num_clusters,
-        plan=plan,
-        start=ClusterStart(init=init, warm=warm),
-        averaging=averaging,
+        model, num_clusters=num_clusters, plan=plan, start=ClusterStart(init=init, warm=warm), averaging=averaging
     )

@@ -16,7 +16,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue
+from plures.errors import require_least
 from plures.method import Method
 from plures.methods.clustering.starting_centers import merge_by_cluster
 from plures.methods.fedavg import Server, fedavg
@@ -39,21 +39,14 @@ class GroupUpdate(NamedTuple):
         Limit("a group each: training alone", same_served_as="local_only", world="own_groups"),
     ],
 )
-def oracle(
-    model: Model,
-    *,
-    num_groups: int,
-    plan: Plan = Plan(),
-    averaging: Averaging = Averaging(),
-) -> Method:
+def oracle(model: Model, *, num_groups: int, plan: Plan = Plan(), averaging: Averaging = Averaging()) -> Method:
     """One FedAvg model per planted group; ``aggregate`` works inside each.
 
     Args:
         num_groups: How many groups the data have.
         plan: How clients train locally.
     """
-    if num_groups < 1:
-        raise BadValue("num_groups", num_groups, "1 or more")
+    require_least(1, num_groups=num_groups)
     base = fedavg(model, plan=plan, averaging=averaging)
 
     def start(key: Key, num_clients: int) -> Server:
@@ -67,9 +60,6 @@ def oracle(
     def merge(server: Server, uploads: GroupUpdate, weights: Array, uids: Array) -> Server:
         return merge_by_cluster(base, server, uploads.update, uploads.group, weights, uids)[0]
 
-    def serve(key: Key, models: Weights, private: Tree, data: Data) -> Weights:
-        return own_model(models, data)
-
     def assign(models: Weights, private: Tree, data: Data) -> Info:
         return {"cluster": jnp.maximum(jnp.asarray(data.group), 0)}
 
@@ -82,10 +72,9 @@ def oracle(
         views=replace(base.views, trained=model_after_training, common=None, assign=assign),
         train=train,
         merge=merge,
-        serve=serve,
-        traits=replace(
-            base.traits, num_groups=num_groups, num_clusters=num_groups, tolerates=None
-        ),  # a group may be small
+        serve=lambda key, models, private, data: own_model(models, data),
+        # A group may be small.
+        traits=replace(base.traits, num_groups=num_groups, num_clusters=num_groups, tolerates=None),
     )
 
 

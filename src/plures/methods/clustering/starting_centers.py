@@ -21,7 +21,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.errors import BadValue, Unsupported, require_choice, require_least
 from plures.local import losses_of, mean_loss
 from plures.method import Method, then
 from plures.methods.fedavg import Server, fedavg
@@ -57,11 +57,8 @@ class ClusterStart(OptionGroup):
     race: int = 5
 
     def __post_init__(self) -> None:
-        if self.init not in INITS:
-            raise UnknownChoice("init", self.init, INITS)
-        for name in ("warm", "scout_epochs", "num_starts", "race"):
-            if getattr(self, name) < 1:
-                raise BadValue(name, getattr(self, name), "1 or more")
+        require_choice("init", self.init, INITS)
+        require_least(1, warm=self.warm, scout_epochs=self.scout_epochs, num_starts=self.num_starts, race=self.race)
         if self.num_starts > 1 and self.init not in SCOUTED:
             wanted = f"1 with init={self.init}: only farthest and kmeans++ have restarts"
             raise BadValue("num_starts", self.num_starts, wanted)
@@ -83,19 +80,23 @@ def start_apart(loop: Method, base: Method, scouts: Method, start: ClusterStart,
         _check_apart(base.model)
         return loop
     if start.init == "partition":
-        return then(group_rounds(base, num_clusters), start.warm, loop, hand_over=_from_groups)
-    raced, hand_over = loop, _from_centers
+        groups = group_rounds(base, num_clusters)
+        return then(
+            groups, start.warm, loop, hand_over=lambda key, fresh, before: _begun(fresh, before.base.weights)
+        )
     if start.num_starts > 1:
         scored = then(score_round(loop, start.num_starts), 1, loop, hand_over=_from_scores)
-        raced, hand_over = (
-            then(race_rounds(loop, start.num_starts), start.race, scored, hand_over=_to_scores),
-            _to_race,
-        )
+        races = race_rounds(loop, start.num_starts)
+        loop = then(races, start.race, scored, hand_over=lambda key, fresh, before: fresh._replace(sets=before))
+
+    def hand_over(key: Key, fresh: Tree, before: CandidateCenters) -> Tree:
+        return _begun(fresh, before.centers if start.num_starts > 1 else tree.at(before.centers, 0))
+
     number = start.candidates(num_clusters)
     judge_base = judge_round(
         base, num_clusters=num_clusters, num_starts=start.num_starts, num_candidates=number, rule=start.init
     )
-    return scout_and_judge(base, start.warm, scout_round(scouts, number), judge_base, raced, hand_over)
+    return scout_and_judge(base, start.warm, scout_round(scouts, number), judge_base, loop, hand_over)
 
 
 def scout_and_judge(
@@ -103,8 +104,8 @@ def scout_and_judge(
 ) -> Method:
     """``main`` after ``warm`` rounds of ``base``, a round of ``scouts`` and one of judging them."""
     judged = then(judge_base, 1, main, hand_over=hand_over)
-    scouted = then(scouts, 1, judged, hand_over=_to_judge)
-    return then(base, warm, scouted, hand_over=_to_scouts)
+    scouted = then(scouts, 1, judged, hand_over=lambda key, fresh, scouts: fresh._replace(scouts=scouts))
+    return then(base, warm, scouted, hand_over=lambda key, fresh, warm: fresh._replace(start=warm.weights))
 
 
 def scout_method(base: Method, epochs: int, averaging: Averaging) -> Method:
@@ -171,40 +172,29 @@ def judge_round(base: Method, *, num_clusters: int, num_starts: int, num_candida
         centers = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*shape, *leaf.shape)), scouts.start)
         return CandidateCenters(scouts, jax.random.fold_in(key, 1), centers)
 
-    def train(key: Key, models: Weights, private: Tree, data: Data) -> tuple[Array, Tree, Info]:
-        return losses_of(model, models, data), private, {}
-
     def merge(server: CandidateCenters, uploads: Array, weights: Array, uids: Array) -> CandidateCenters:
         # Sorted by uid: where clients are stored makes no difference to what is drawn.
         order = jnp.argsort(uids)
         table, mass = uploads[order], weights[order]
 
         def one(key: Key) -> Weights:
-            return tree.at(
-                server.scouts.models, pick_centers(key, table, mass, server.scouts.filled, num_clusters, rule)
-            )
+            picks = pick_centers(key, table, mass, server.scouts.filled, num_clusters, rule)
+            return tree.at(server.scouts.models, picks)
 
         return server._replace(centers=jax.vmap(one)(jax.random.split(server.key, num_starts)))
 
     def serve(key: Key, models: Weights, private: Tree, data: Data) -> Weights:
         return tree.at(models, losses_of(model, models, data).argmin())
 
-    def send(server: CandidateCenters, uid: Array) -> Weights:
-        return server.scouts.models
-
     return replace(
-        base, start=start, send=send, train=train, merge=merge, serve=serve, views=replace(base.views, common=None)
+        base,
+        start=start,
+        send=lambda server, uid: server.scouts.models,
+        train=lambda key, models, private, data: (losses_of(model, models, data), private, {}),
+        merge=merge,
+        serve=serve,
+        views=replace(base.views, common=None),
     )
-
-
-def _to_judge(key: Key, fresh: CandidateCenters, scouts: Candidates) -> CandidateCenters:
-    """The judging phase takes over the candidates."""
-    return fresh._replace(scouts=scouts)
-
-
-def _to_scouts(key: Key, fresh: Candidates, warm: Server) -> Candidates:
-    """The scouting phase starts from the warm model."""
-    return fresh._replace(start=warm.weights)
 
 
 def pick_centers(key: Key, losses: Array, weights: Array, filled: Array, number: int, rule: str) -> Array:
@@ -226,9 +216,8 @@ def pick_centers(key: Key, losses: Array, weights: Array, filled: Array, number:
         excess = jnp.where(counts, reached - own, -1.0)
         far = excess.argmax()
         if rule == "kmeans++":
-            far = jax.random.categorical(
-                keys[index], jnp.log(jnp.maximum(excess, SMALL)) + jnp.where(counts, 0.0, -jnp.inf)
-            )
+            chance = jnp.log(jnp.maximum(excess, SMALL)) + jnp.where(counts, 0.0, -jnp.inf)
+            far = jax.random.categorical(keys[index], chance)
         best = jnp.where(taken | ~filled, jnp.inf, table[far]).argmin()
         return picks.at[index].set(best), taken.at[best].set(True)
 
@@ -278,16 +267,9 @@ def merge_by_cluster(
     return jax.vmap(one)(jnp.arange(number), servers)
 
 
-def _with_models(fresh: Tree, models: Weights) -> Tree:
+def _begun(fresh: Tree, models: Weights) -> Tree:
+    """Clusters that begin with these models."""
     return fresh._replace(base=fresh.base._replace(weights=models))
-
-
-def _from_centers(key: Key, fresh: Tree, before: CandidateCenters) -> Tree:
-    return _with_models(fresh, tree.at(before.centers, 0))
-
-
-def _from_groups(key: Key, fresh: Tree, before: GroupServers) -> Tree:
-    return _with_models(fresh, before.base.weights)
 
 
 def race_rounds(loop: Method, num_starts: int) -> Method:
@@ -297,9 +279,6 @@ def race_rounds(loop: Method, num_starts: int) -> Method:
         one = loop.start(key, num_clients)
         return jax.tree.map(lambda leaf: jnp.stack([leaf] * num_starts), one)
 
-    def send(sets: Tree, uid: Array) -> Tree:
-        return jax.vmap(lambda one: loop.send(one, uid))(sets)
-
     def train(key: Key, choices: Tree, private: Tree, data: Data) -> tuple[Tree, Tree, Info]:
         uploads, _, info = jax.vmap(lambda one: loop.train(key, one, (), data))(choices)
         return uploads, private, {"loss": info["loss"].min()}
@@ -307,10 +286,14 @@ def race_rounds(loop: Method, num_starts: int) -> Method:
     def merge(sets: Tree, uploads: Tree, weights: Array, uids: Array) -> Tree:
         return jax.vmap(lambda one, own: loop.merge(one, own, weights, uids), in_axes=(0, 1))(sets, uploads)
 
-    def serve(key: Key, choices: Tree, private: Tree, data: Data) -> Weights:
-        return loop.serve(key, tree.at(choices, 0), (), data)
-
-    return replace(loop, start=start, send=send, train=train, merge=merge, serve=serve)
+    return replace(
+        loop,
+        start=start,
+        send=lambda sets, uid: jax.vmap(lambda one: loop.send(one, uid))(sets),
+        train=train,
+        merge=merge,
+        serve=lambda key, choices, private, data: loop.serve(key, tree.at(choices, 0), (), data),
+    )
 
 
 class ScoredStarts(NamedTuple):
@@ -339,14 +322,6 @@ def score_round(loop: Method, num_starts: int) -> Method:
     return replace(
         runners, start=start, send=lambda server, uid: runners.send(server.sets, uid), train=train, merge=merge
     )
-
-
-def _to_race(key: Key, fresh: Tree, before: CandidateCenters) -> Tree:
-    return _with_models(fresh, before.centers)
-
-
-def _to_scores(key: Key, fresh: ScoredStarts, before: Tree) -> ScoredStarts:
-    return fresh._replace(sets=before)
 
 
 def _from_scores(key: Key, fresh: Tree, before: ScoredStarts) -> Tree:

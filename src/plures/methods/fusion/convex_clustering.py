@@ -23,49 +23,30 @@ splitting, alpha_hat, the graph of gradients and the rule for newcomers are ours
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from plures.aggregate.graph import numbered
+from plures.aggregate.graph import cluster_means, numbered
 from plures.aggregate.norm_fusion import fuse
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import require_choice, require_least
 from plures.method import Method, Report, Views, then
 from plures.methods.fusion.norm_penalty import (
     DualEvidence,
+    NormFusion,
     NormPenalty,
     PenaltyState,
-    certificate,
-    find_graph,
-    forecast_graph,
-    nearest_cluster,
     new_penalty,
     offer_clusters,
     summary,
 )
-from plures.methods.fusion.splitting import (
-    SplitClient,
-    SplitOffer,
-    SplitTable,
-    Splitting,
-    douglas_rachford,
-    residual,
-    start_at,
-)
-from plures.methods.fusion.warm_start import (
-    GradientSurvey,
-    LocalProblem,
-    ProximalSolver,
-    median_curvature,
-    start_from_global,
-    survey_gradients,
-)
+from plures.methods.fusion.splitting import SplitTable, Splitting, residual, start_at
+from plures.methods.fusion.warm_start import GradientSurvey, LocalProblem, median_curvature
 from plures.methods.penalized.vector import NORMS, PartVector
 from plures.registry import Limit, method
-from plures.types import Data, Info, Key, Model, Plan
+from plures.types import Key, Model, Plan
 
 REFITS = ("none", "cluster")
 
@@ -114,68 +95,38 @@ def convex_clustering(
         max_iter: Steps of the server in a round at most.
         num_offered: How many models, of the largest clusters, newcomers choose from; smaller ones are not told to them.
     """
-    penalty.check()
-    _check(norm, refit, fit_rounds=fit_rounds, num_offered=num_offered, max_iter=max_iter)
+    require_choice("norm", norm, NORMS)
+    require_choice("refit", refit, REFITS)
+    require_least(1, fit_rounds=fit_rounds, num_offered=num_offered, max_iter=max_iter)
     solver = problem.solver(model, plan)
-    settings = ConvexClusteringSettings(penalty, solver, problem.rho, norm, num_offered)
+    fusion = NormFusion(penalty, solver, norm, num_offered)
     fit = Splitting(
         solver=solver,
         penalty=partial(fuse_anchors, solver.part, norm, max_iter),
         memory=partial(new_penalty, solver.part, penalty),
         extra=lambda server, uid: offer_clusters(server.own, server.memory, uid, num_offered),
-        newcomer=lambda key, offer, data: offer.extra.models[settings.choose(key, offer, data)],
+        newcomer=fusion.newcomer,
         rho=1.0 if problem.rho is None else problem.rho,
     )
-    views = Views(
-        assign=partial(assign, settings),
-        report=partial(report, settings),
-        forecast=partial(forecast_graph, solver.part, penalty),
-    )
-    main = replace(douglas_rachford(fit), views=views)
-    survey = survey_gradients(solver.part, plan, partial(find_graph, solver.part, penalty, norm))
-    begin = then(survey, 1, main, hand_over=partial(hand_over, settings), everyone=True)
-    begin = start_from_global(begin, solver, problem.warm)
+    views = Views(assign=fusion.assign, report=partial(report, fusion), forecast=fusion.forecast)
+    main = fit.method(views=views, num_clusters=0)
+    begin = fusion.after_survey(main, problem.warm, partial(hand_over, fusion, problem.rho))
     if refit == "none":
         return begin
-    free = douglas_rachford(replace(fit, penalty=cluster_means))
+    free = replace(fit, penalty=hold_clusters)
     held = replace(main, merge=free.merge, views=replace(views, report=_report_refit))
-    return then(begin, fit_rounds, held, hand_over=_hold_clusters)
-
-
-def _check(norm: str, refit: str, **counts: int) -> None:
-    if norm not in NORMS:
-        raise UnknownChoice("norm", norm, NORMS)
-    if refit not in REFITS:
-        raise UnknownChoice("refit", refit, REFITS)
-    for name, value in counts.items():
-        if value < 1:
-            raise BadValue(name, value, "1 or more")
-
-
-@dataclass(frozen=True, eq=False)
-class ConvexClusteringSettings:
-    """The options that the parts of convex clustering read."""
-
-    penalty: NormPenalty
-    solver: ProximalSolver
-    rho: float | None
-    norm: str
-    num_offered: int
-
-    def choose(self, key: Key, offer: SplitOffer, data: Data) -> Array:
-        """Which of the offered clusters a newcomer belongs to."""
-        return nearest_cluster(self.solver.part, self.norm, self.penalty.graph, key, offer.rest, offer.extra, data)
+    return then(begin, fit_rounds, held, hand_over=_start_refit)
 
 
 def hand_over(
-    settings: ConvexClusteringSettings, key: Key, fresh: SplitTable, before: GradientSurvey
+    fusion: NormFusion, rho: float | None, key: Key, fresh: SplitTable, before: GradientSurvey
 ) -> SplitTable:
     """The server after the graph and alpha_hat were found."""
-    edges, threshold = before.concluded
-    memory = fresh.memory._replace(edges=edges, threshold=threshold, alpha=settings.penalty.strength(threshold))
-    rho = 0.2 * median_curvature(before) if settings.rho is None else fresh.rho
-    return start_at(settings.solver.part, fresh, before.shared)._replace(
-        rho=rho, heard=before.heard, gradients=before.gradients, memory=memory
+    return start_at(fusion.solver.part, fresh, before.shared)._replace(
+        rho=0.2 * median_curvature(before) if rho is None else fresh.rho,
+        heard=before.heard,
+        gradients=before.gradients,
+        memory=fusion.found(fresh.memory, before.concluded),
     )
 
 
@@ -201,31 +152,23 @@ def _joint(labels: list[Array]) -> Array:
     return numbered(same.argmax(1))
 
 
-def cluster_means(anchors: Array, rho: Array, memory: PenaltyState) -> tuple[Array, PenaltyState]:
+def hold_clusters(anchors: Array, rho: Array, memory: PenaltyState) -> tuple[Array, PenaltyState]:
     """The proximal map of a refit: models are equal within the clusters there are, and free otherwise."""
-    sizes = jnp.zeros(len(anchors)).at[memory.labels].add(1.0)
-    middle = jnp.zeros_like(anchors).at[memory.labels].add(anchors) / jnp.maximum(sizes, 1)[:, None]
-    return middle[memory.labels], memory
+    return cluster_means(anchors, memory.labels)[0][memory.labels], memory
 
 
-def _hold_clusters(key: Key, fresh: SplitTable, before: SplitTable) -> SplitTable:
+def _start_refit(key: Key, fresh: SplitTable, before: SplitTable) -> SplitTable:
     """A refit begins where clustering ended."""
     return before._replace(anchors=before.own, rounds=fresh.rounds)
 
 
-def assign(settings: ConvexClusteringSettings, offer: SplitOffer, private: SplitClient, data: Data) -> Info:
-    """A client's cluster."""
-    index = settings.choose(jax.random.key(0), offer, data)
-    return {"cluster": jnp.where(offer.known, offer.extra.own, offer.extra.labels[index])}
-
-
-def report(settings: ConvexClusteringSettings, server: SplitTable) -> Report:
+def report(fusion: NormFusion, server: SplitTable) -> Report:
     """The clustering in a line, with a certificate of the models that clients sent last where there is one."""
     gap = None
-    if settings.solver.exact:
+    if fusion.solver.exact:
         models = jnp.where(server.heard[:, None], server.trained, server.own)
         evidence = DualEvidence(models, server.gradients, server.memory.duals, server.heard)
-        gap = certificate(settings.solver.part, settings.norm, server.memory, evidence)
+        gap = fusion.certificate(server.memory, evidence)
     return Report(findings=[summary(server.memory, int(server.rounds), residual(server), gap)])
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from plures.aggregate.graph import Edges, build_graph, check_graph, num_edges
+from plures.aggregate.graph import Edges, build_graph, check_graph, cluster_means, num_edges
 from plures.aggregate.norm_fusion import consensus_threshold
-from plures.errors import BadValue
+from plures.errors import require
 from plures.local import losses_of
-from plures.method import Forecast
+from plures.method import Forecast, Method
+from plures.methods.fusion.warm_start import GradientSurvey, ProximalOffer, ProximalSolver, after_survey
 from plures.methods.penalized.vector import PartVector, Rest
 from plures.registry import OptionGroup
-from plures.types import Data, Key
+from plures.types import Data, Info, Key, Tree
 from plures.wording import bytes_in_words
 
 HEAVY = 4e9  # bytes for the graph from which on a warning is due
@@ -43,12 +45,11 @@ class NormPenalty(OptionGroup):
     num_neighbors: int = 5
     share: float = 0.1
 
-    def check(self) -> None:
-        """Refuse a penalty that is not a positive number, or a graph that cannot be."""
-        if self.alpha is not None and not 0 < self.alpha < float("inf"):
-            raise BadValue("alpha", self.alpha, "a positive number (or None for t times alpha_hat)")
-        if not 0 < self.t < float("inf"):
-            raise BadValue("t", self.t, "a positive number: the share of alpha_hat, at which all models are one")
+    def __post_init__(self) -> None:
+        fine = self.alpha is None or 0 < self.alpha < float("inf")
+        require(fine, "alpha", self.alpha, "a positive number (or None for t times alpha_hat)")
+        wanted = "a positive number: the share of alpha_hat, at which all models are one"
+        require(0 < self.t < float("inf"), "t", self.t, wanted)
         check_graph(self.graph, self.num_neighbors, self.share)
 
     def strength(self, threshold: Array) -> Array:
@@ -113,8 +114,7 @@ def new_penalty(part: PartVector, penalty: NormPenalty, number: int) -> PenaltyS
 def offer_clusters(own: Array, state: PenaltyState, uid: Array, number: int) -> FusedClusters:
     """The mean models of the ``number`` largest clusters; labels are 0, 1, ..."""
     labels = state.labels
-    sizes = jnp.zeros(len(own)).at[labels].add(1.0)
-    middle = jnp.zeros_like(own).at[labels].add(own) / jnp.maximum(sizes, 1)[:, None]
+    middle, sizes = cluster_means(own, labels)
     some = jnp.argsort(-sizes, stable=True)[: min(number, len(own))]
     mine = labels[jnp.minimum(uid, len(own) - 1)]
     return FusedClusters(middle[some], sizes[some], some.astype(jnp.int32), mine, state.alpha)
@@ -211,19 +211,57 @@ def summary(
     return "; ".join([*said, *also])
 
 
-def forecast_graph(part: PartVector, penalty: NormPenalty, number: int, group_sizes: Sequence[int]) -> Forecast:
-    """What the server's graph takes, and what to do where that is too much."""
-    graph, edges = penalty.graph, penalty.num_edges(number)
-    # Duals, what they were and what they look ahead to, differences; and distances of all pairs.
-    pairs = 0 if graph == "complete" else 12 * number**2
-    size = 16 * edges * part.size + pairs
-    cost = (
-        f"N={number} clients: {edges:,} edges, {bytes_in_words(size)} on the server, {part.size:,} numbers each way"
-    )
-    if size < HEAVY:
-        return Forecast(cost)
-    sparse = 16 * num_edges("knn", number, penalty.num_neighbors) * part.size + 12 * number**2
-    instead = "cluster a smaller part, such as part='head'"
-    if graph != "knn" and sparse < size / 2:
-        instead = f"use graph='knn', which needs {bytes_in_words(sparse)}"
-    return Forecast(cost, (f"the {graph} graph of {number} clients needs {size / 1e9:.3g} GB: {instead}",))
+@dataclass(frozen=True, eq=False)
+class NormFusion:
+    """A sum of norms on models that clients find by ``solver``: its graph and newcomers."""
+
+    penalty: NormPenalty
+    solver: ProximalSolver
+    norm: str
+    num_offered: int
+
+    def after_survey(
+        self, main: Method, warm: int, hand_over: Callable[[Key, Any, GradientSurvey], Tree]
+    ) -> Method:
+        """``main`` after rounds for the global model, and one in which the graph and alpha_hat are found."""
+        find = partial(find_graph, self.solver.part, self.penalty, self.norm)
+        return after_survey(main, self.solver, warm, find, hand_over)
+
+    def found(self, state: PenaltyState, graph: GradientGraph) -> PenaltyState:
+        """The penalty on the graph that was found."""
+        strength = self.penalty.strength(graph.threshold)
+        return state._replace(edges=graph.edges, threshold=graph.threshold, alpha=strength)
+
+    def choose(self, key: Key, offer: ProximalOffer, data: Data) -> Array:
+        """Which of the offered clusters a newcomer belongs to."""
+        graph = self.penalty.graph
+        return nearest_cluster(self.solver.part, self.norm, graph, key, offer.rest, offer.extra, data)
+
+    def newcomer(self, key: Key, offer: ProximalOffer, data: Data) -> Array:
+        """The model of its cluster."""
+        return offer.extra.models[self.choose(key, offer, data)]
+
+    def assign(self, offer: ProximalOffer, private: Tree, data: Data) -> Info:
+        """A client's cluster."""
+        index = self.choose(jax.random.key(0), offer, data)
+        return {"cluster": jnp.where(offer.known, offer.extra.own, offer.extra.labels[index])}
+
+    def certificate(self, state: PenaltyState, evidence: DualEvidence) -> float:
+        """A bound on how far these models are from the best."""
+        return certificate(self.solver.part, self.norm, state, evidence)
+
+    def forecast(self, number: int, group_sizes: Sequence[int]) -> Forecast:
+        """What the server's graph takes, and what to do where that is too much."""
+        graph, edges, dim = self.penalty.graph, self.penalty.num_edges(number), self.solver.part.size
+        # Duals, what they were and what they look ahead to, differences; and distances of all pairs.
+        size = 16 * edges * dim + (0 if graph == "complete" else 12 * number**2)
+        cost = (
+            f"N={number} clients: {edges:,} edges, {bytes_in_words(size)} on the server, {dim:,} numbers each way"
+        )
+        if size < HEAVY:
+            return Forecast(cost)
+        sparse = 16 * num_edges("knn", number, self.penalty.num_neighbors) * dim + 12 * number**2
+        instead = "cluster a smaller part, such as part='head'"
+        if graph != "knn" and sparse < size / 2:
+            instead = f"use graph='knn', which needs {bytes_in_words(sparse)}"
+        return Forecast(cost, (f"the {graph} graph of {number} clients needs {size / 1e9:.3g} GB: {instead}",))

@@ -25,7 +25,6 @@ PDMM: Wang, Banerjee, Luo, arXiv 1406.4064.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -33,33 +32,23 @@ import jax.numpy as jnp
 from jax import Array
 
 from plures.aggregate.graph import Edges, components, degrees, numbered
-from plures.aggregate.points import cleaned, usable
-from plures.errors import BadValue
-from plures.method import Method, Report, Traits, Views, then
+from plures.aggregate.norm_fusion import shorten
+from plures.aggregate.points import counted
+from plures.errors import require, require_least
+from plures.method import Method, Report, Traits, Views
 from plures.methods.fusion.norm_penalty import (
     DualEvidence,
-    FusedClusters,
+    NormFusion,
     NormPenalty,
     PenaltyState,
-    certificate,
-    find_graph,
-    forecast_graph,
-    nearest_cluster,
     new_penalty,
     offer_clusters,
     summary,
 )
-from plures.methods.fusion.warm_start import (
-    GradientSurvey,
-    LocalProblem,
-    ProximalSolver,
-    median_curvature,
-    start_from_global,
-    survey_gradients,
-)
+from plures.methods.fusion.warm_start import GradientSurvey, LocalProblem, median_curvature, proximal_method
 from plures.methods.penalized.vector import PartVector, Rest
 from plures.registry import Limit, method
-from plures.types import Data, Info, Key, Model, Plan, Weights
+from plures.types import Key, Model, Plan, Weights
 
 NU = 2 / 3
 
@@ -99,61 +88,23 @@ def pdmm(
         num_offered: How many models, of the largest clusters, newcomers choose from; smaller ones are not told to them.
         printed: Whether the algorithm is as it was printed, which is wrong; kept to show its defect.
     """
-    penalty.check()
-    _check(edges, eta, num_offered)
-    solver = problem.solver(model, plan)
-    settings = Pdmm(
-        penalty=penalty,
-        solver=solver,
-        rho=problem.rho,
-        edges=edges,
-        eta=eta,
-        num_offered=num_offered,
-        printed=printed,
-    )
-    main = Method(
-        model=model,
-        start=partial(start, settings),
-        send=send,
-        offer=partial(offer, settings),
-        join=lambda key, offer: PdmmClient(offer.rest, offer.omega),
-        train=partial(train, settings),
-        merge=partial(merge, settings),
-        serve=partial(serve, settings),
-        predict=model.apply,
-        plan=plan,
-        views=Views(
-            assign=partial(assign, settings),
-            report=partial(report, settings),
-            forecast=partial(forecast_graph, solver.part, penalty),
-        ),
+    require(0 < edges <= 1, "edges", edges, "a number in (0, 1]: the share that is updated in a round")
+    require(0 <= eta < float("inf"), "eta", eta, "0 or more")
+    require_least(1, num_offered=num_offered)
+    fusion = NormFusion(penalty, problem.solver(model, plan), "whole", num_offered)
+    settings = Pdmm(fusion, rho=problem.rho, edges=edges, eta=eta, printed=printed)
+    main = proximal_method(
+        fusion.solver,
+        aim=lambda server, row: server.aims[row],
+        weight=lambda server, row: settings.omegas(server)[row],
+        extra=lambda server, uid: offer_clusters(server.own, server.penalty, uid, num_offered),
+        newcomer=fusion.newcomer,
+        start=settings.start,
+        merge=settings.merge,
+        views=Views(assign=fusion.assign, report=settings.report, forecast=fusion.forecast),
         traits=Traits(num_clusters=0),
     )
-    survey = survey_gradients(solver.part, plan, partial(find_graph, solver.part, penalty, "whole"))
-    begin = then(survey, 1, main, hand_over=partial(hand_over, settings), everyone=True)
-    return start_from_global(begin, solver, problem.warm)
-
-
-def _check(edges: float, eta: float, num_offered: int) -> None:
-    if not 0 < edges <= 1:
-        raise BadValue("edges", edges, "a number in (0, 1]: the share that is updated in a round")
-    if not 0 <= eta < float("inf"):
-        raise BadValue("eta", eta, "0 or more")
-    if num_offered < 1:
-        raise BadValue("num_offered", num_offered, "1 or more")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Pdmm:
-    """The options of PDMM, checked."""
-
-    penalty: NormPenalty
-    solver: ProximalSolver
-    rho: float | None
-    edges: float
-    eta: float
-    num_offered: int
-    printed: bool
+    return fusion.after_survey(main, problem.warm, settings.hand_over)
 
 
 class PdmmTable(NamedTuple):
@@ -174,45 +125,123 @@ class PdmmTable(NamedTuple):
     penalty: PenaltyState
 
 
-class PdmmOffer(NamedTuple):
-    """What a client needs to join and to be served."""
+@dataclass(frozen=True, eq=False)
+class Pdmm:
+    """The server of PDMM."""
 
-    rest: Rest
-    omega: Array
-    own: Array
-    known: Array
-    clusters: FusedClusters
+    fusion: NormFusion
+    rho: float | None
+    edges: float
+    eta: float
+    printed: bool
 
+    def start(self, key: Key, num_clients: int) -> PdmmTable:
+        """Everybody at the same model, and no edges yet."""
+        part = self.fusion.solver.part
+        penalty = new_penalty(part, self.fusion.penalty, num_clients)
+        rows, shared = jnp.zeros((num_clients, part.size)), part.model.init(key)
+        pairs = jnp.concatenate([penalty.duals] * (2 if self.printed else 1))
+        table = PdmmTable(
+            rest=part.rest(shared),
+            own=rows,
+            aims=rows,
+            gradients=rows,
+            heard=jnp.zeros(num_clients, bool),
+            differences=pairs,
+            multipliers=pairs,
+            ahead=pairs,
+            rho=jnp.asarray(1.0 if self.rho is None else self.rho),
+            key=jax.random.fold_in(key, 1),
+            rounds=jnp.zeros((), jnp.int32),
+            moved=jnp.zeros(()),
+            penalty=penalty,
+        )
+        return _start_at(part, table, shared)
 
-class PdmmClient(NamedTuple):
-    """The weights around a client's part, and the weight of its proximal term."""
+    def hand_over(self, key: Key, fresh: PdmmTable, before: GradientSurvey) -> PdmmTable:
+        """The server after the graph and alpha_hat were found."""
+        penalty = self.fusion.found(fresh.penalty, before.concluded)
+        mean_degree = 2 * (penalty.edges.weights > 0).sum() / len(before.heard)
+        chosen = 0.5 * median_curvature(before) / jnp.maximum(mean_degree, 1.0)
+        return _start_at(self.fusion.solver.part, fresh, before.shared)._replace(
+            rho=chosen if self.rho is None else fresh.rho,
+            heard=before.heard,
+            gradients=before.gradients,
+            penalty=penalty,
+        )
 
-    rest: Rest
-    omega: Array
+    def merge(self, server: PdmmTable, uploads: Array, weights: Array, uids: Array) -> PdmmTable:
+        """New models, edges and multipliers, and the aims that follow from them."""
+        counts, steps = counted(uploads, weights)
+        here = counts[:, None]
+        own = server.own.at[uids].set(jnp.where(here, server.aims[uids] + steps, server.own[uids]))
+        force = -self.omegas(server)[uids][:, None] * steps
+        gradients = server.gradients.at[uids].set(jnp.where(here, force, server.gradients[uids]))
+        heard = server.heard.at[uids].max(counts)
+        own = jnp.where(heard[:, None], own, server.aims)  # who has no loss is at its aim
+        now, later = jax.random.split(server.key)
+        after = self.update_edges(server, own, now, counts.sum())
+        after = after._replace(own=own, gradients=gradients, heard=heard, key=later)
+        return after._replace(aims=self.aims_of(after), rounds=server.rounds + 1)
 
+    def omegas(self, server: PdmmTable) -> Array:
+        """(N,) omega_i; a client without edges is not held at all."""
+        return server.rho * degrees(server.penalty.edges, len(server.own), weighted=False) + self.eta
 
-def start(settings: Pdmm, key: Key, num_clients: int) -> PdmmTable:
-    """Everybody at the same model, and no edges yet."""
-    part = settings.solver.part
-    penalty = new_penalty(part, settings.penalty, num_clients)
-    rows, shared = jnp.zeros((num_clients, part.size)), part.model.init(key)
-    pairs = jnp.concatenate([penalty.duals] * (2 if settings.printed else 1))
-    table = PdmmTable(
-        rest=part.rest(shared),
-        own=rows,
-        aims=rows,
-        gradients=rows,
-        heard=jnp.zeros(num_clients, bool),
-        differences=pairs,
-        multipliers=pairs,
-        ahead=pairs,
-        rho=jnp.asarray(1.0 if settings.rho is None else settings.rho),
-        key=jax.random.fold_in(key, 1),
-        rounds=jnp.zeros((), jnp.int32),
-        moved=jnp.zeros(()),
-        penalty=penalty,
-    )
-    return _start_at(part, table, shared)
+    def links_of(self, server: PdmmTable) -> Edges:
+        """The edges; both ways where multipliers are as printed."""
+        heads, tails, weights = server.penalty.edges
+        if not self.printed:
+            return server.penalty.edges
+        return Edges(jnp.append(heads, tails), jnp.append(tails, heads), jnp.append(weights, weights))
+
+    def aims_of(self, server: PdmmTable) -> Array:
+        """(N, d) v."""
+        links = self.links_of(server)
+        live = (links.weights > 0)[:, None]
+        force = server.rho * server.differences - server.ahead
+        there = jnp.where(live, server.rho * server.own[links.tails] + force, 0.0)
+        back = jnp.where(live, server.rho * server.own[links.heads] - force, 0.0)
+        total = (self.eta * server.own).at[links.heads].add(there)
+        total = total if self.printed else total.at[links.tails].add(back)
+        omega = self.omegas(server)[:, None]
+        return jnp.where(omega > 0, total / jnp.maximum(omega, 1e-30), server.own)
+
+    def update_edges(self, server: PdmmTable, own: Array, key: Key, num_present: Array) -> PdmmTable:
+        """The server with new edges and multipliers, from old and new models."""
+        links, eta = self.links_of(server), self.eta
+        live = links.weights > 0
+        drawn = live & _subset(key, live, self.edges)
+        blocks, present = len(own) + live.sum(), num_present + drawn.sum()
+        tau = present / (3 * (2 * blocks - present))
+        old = server.own[links.heads] - server.own[links.tails]
+        weight = server.rho + eta
+        bound = server.penalty.alpha * links.weights / weight
+        shrunk = _shrink((server.rho * old + server.ahead + eta * server.differences) / weight, bound)
+        differences = jnp.where(drawn[:, None], shrunk, server.differences)
+        gap = server.rho * (own[links.heads] - own[links.tails] - differences)
+        updated = (drawn if self.printed else live)[:, None]
+        multipliers = server.multipliers + jnp.where(updated, tau * gap, 0.0)
+        labels = numbered(components(links, live & (differences == 0).all(1), len(own)))
+        size = jnp.maximum(jnp.square(own).sum(), 1e-30)
+        return server._replace(
+            differences=differences,
+            multipliers=multipliers,
+            ahead=jnp.where(updated, multipliers - NU * gap, server.ahead),
+            moved=jnp.sqrt(jnp.square(own - server.own).sum() / size),
+            penalty=server.penalty._replace(labels=labels),
+        )
+
+    def report(self, server: PdmmTable) -> Report:
+        """The clustering in a line, with a certificate where there is one."""
+        gap, penalty = None, server.penalty
+        if self.fusion.solver.exact and not self.printed:
+            duals = shorten(server.multipliers, penalty.alpha * penalty.edges.weights)
+            gap = self.fusion.certificate(penalty, DualEvidence(server.own, server.gradients, duals, server.heard))
+        also = ["multipliers as printed in the paper: these models need not be optimal"] if self.printed else []
+        what_moved = "models moved in the last round by"
+        line = summary(penalty, int(server.rounds), float(server.moved), gap, what=what_moved, also=also)
+        return Report(findings=[line])
 
 
 def _start_at(part: PartVector, server: PdmmTable, shared: Weights) -> PdmmTable:
@@ -221,108 +250,10 @@ def _start_at(part: PartVector, server: PdmmTable, shared: Weights) -> PdmmTable
     return server._replace(rest=part.rest(shared), own=same, aims=same)
 
 
-def hand_over(settings: Pdmm, key: Key, fresh: PdmmTable, before: GradientSurvey) -> PdmmTable:
-    """The server after the graph and alpha_hat were found."""
-    edges, threshold = before.concluded
-    penalty = fresh.penalty._replace(edges=edges, threshold=threshold, alpha=settings.penalty.strength(threshold))
-    mean_degree = 2 * (edges.weights > 0).sum() / len(before.heard)
-    chosen = 0.5 * median_curvature(before) / jnp.maximum(mean_degree, 1.0)
-    return _start_at(settings.solver.part, fresh, before.shared)._replace(
-        rho=chosen if settings.rho is None else fresh.rho,
-        heard=before.heard,
-        gradients=before.gradients,
-        penalty=penalty,
-    )
-
-
-def send(server: PdmmTable, uid: Array) -> Array:
-    """v_i, the client's aim."""
-    return server.aims[jnp.minimum(uid, len(server.heard) - 1)]
-
-
-def train(settings: Pdmm, key: Key, aim: Array, private: PdmmClient, data: Data) -> tuple[Array, PdmmClient, Info]:
-    """x_i, as the step from the aim."""
-    found, info = settings.solver.solve(key, private.rest, data, aim, private.omega)
-    return found - aim, private, info
-
-
-def merge(settings: Pdmm, server: PdmmTable, uploads: Array, weights: Array, uids: Array) -> PdmmTable:
-    """New models, edges and multipliers, and the aims that follow from them."""
-    counts = usable(uploads, weights)
-    steps, here = cleaned(uploads, counts), counts[:, None]
-    own = server.own.at[uids].set(jnp.where(here, server.aims[uids] + steps, server.own[uids]))
-    force = -omegas(settings, server)[uids][:, None] * steps
-    gradients = server.gradients.at[uids].set(jnp.where(here, force, server.gradients[uids]))
-    heard = server.heard.at[uids].max(counts)
-    own = jnp.where(heard[:, None], own, server.aims)  # who has no loss is at its aim
-    now, later = jax.random.split(server.key)
-    after = update_edges(settings, server, own, now, counts.sum())
-    after = after._replace(own=own, gradients=gradients, heard=heard, key=later)
-    return after._replace(aims=aims_of(settings, after), rounds=server.rounds + 1)
-
-
-def omegas(settings: Pdmm, server: PdmmTable) -> Array:
-    """(N,) omega_i; a client without edges is not held at all."""
-    return server.rho * degrees(server.penalty.edges, len(server.own), weighted=False) + settings.eta
-
-
-def links_of(settings: Pdmm, server: PdmmTable) -> Edges:
-    """The edges; both ways where multipliers are as printed."""
-    heads, tails, weights = server.penalty.edges
-    if not settings.printed:
-        return server.penalty.edges
-    return Edges(jnp.append(heads, tails), jnp.append(tails, heads), jnp.append(weights, weights))
-
-
-def aims_of(settings: Pdmm, server: PdmmTable) -> Array:
-    """(N, d) v."""
-    links = links_of(settings, server)
-    live = (links.weights > 0)[:, None]
-    force = server.rho * server.differences - server.ahead
-    there = jnp.where(live, server.rho * server.own[links.tails] + force, 0.0)
-    back = jnp.where(live, server.rho * server.own[links.heads] - force, 0.0)
-    total = (settings.eta * server.own).at[links.heads].add(there)
-    total = total if settings.printed else total.at[links.tails].add(back)
-    omega = omegas(settings, server)[:, None]
-    return jnp.where(omega > 0, total / jnp.maximum(omega, 1e-30), server.own)
-
-
-def update_edges(settings: Pdmm, server: PdmmTable, own: Array, key: Key, num_present: Array) -> PdmmTable:
-    """The server with new edges and multipliers, from old and new models."""
-    links, eta = links_of(settings, server), settings.eta
-    live = links.weights > 0
-    drawn = live & _subset(key, live, settings.edges)
-    blocks, present = len(own) + live.sum(), num_present + drawn.sum()
-    tau = present / (3 * (2 * blocks - present))
-    old = server.own[links.heads] - server.own[links.tails]
-    weight = server.rho + eta
-    bound = server.penalty.alpha * links.weights / weight
-    shrunk = _shrink((server.rho * old + server.ahead + eta * server.differences) / weight, bound)
-    differences = jnp.where(drawn[:, None], shrunk, server.differences)
-    gap = server.rho * (own[links.heads] - own[links.tails] - differences)
-    updated = (drawn if settings.printed else live)[:, None]
-    multipliers = server.multipliers + jnp.where(updated, tau * gap, 0.0)
-    labels = numbered(components(links, live & (differences == 0).all(1), len(own)))
-    size = jnp.maximum(jnp.square(own).sum(), 1e-30)
-    return server._replace(
-        differences=differences,
-        multipliers=multipliers,
-        ahead=jnp.where(updated, multipliers - NU * gap, server.ahead),
-        moved=jnp.sqrt(jnp.square(own - server.own).sum() / size),
-        penalty=server.penalty._replace(labels=labels),
-    )
-
-
 def _shrink(rows: Array, bound: Array) -> Array:
     """max(0, 1 - bound / |v|) v."""
     length = jnp.linalg.norm(rows, axis=1)
     return rows * jnp.maximum(0.0, 1 - bound / jnp.maximum(length, 1e-30))[:, None]
-
-
-def _clip(rows: Array, bound: Array) -> Array:
-    """Rows no longer than their bounds."""
-    length = jnp.linalg.norm(rows, axis=1)
-    return rows * jnp.minimum(1.0, bound / jnp.maximum(length, 1e-30))[:, None]
 
 
 def _subset(key: Key, live: Array, share: float) -> Array:
@@ -331,42 +262,3 @@ def _subset(key: Key, live: Array, share: float) -> Array:
         return live
     rank = jnp.argsort(jnp.argsort(jnp.where(live, jax.random.uniform(key, live.shape), 2.0)))
     return rank < jnp.ceil(share * live.sum())
-
-
-def offer(settings: Pdmm, server: PdmmTable, uid: Array) -> PdmmOffer:
-    """A client's own model, and the largest clusters for newcomers."""
-    index = jnp.minimum(uid, len(server.heard) - 1)
-    clusters = offer_clusters(server.own, server.penalty, uid, settings.num_offered)
-    omega = omegas(settings, server)[index]
-    return PdmmOffer(server.rest, omega, server.own[index], uid < len(server.heard), clusters)
-
-
-def choose(settings: Pdmm, key: Key, offer: PdmmOffer, data: Data) -> Array:
-    """Which of the offered clusters a newcomer belongs to."""
-    graph = settings.penalty.graph
-    return nearest_cluster(settings.solver.part, "whole", graph, key, offer.rest, offer.clusters, data)
-
-
-def serve(settings: Pdmm, key: Key, offer: PdmmOffer, private: PdmmClient, data: Data) -> Weights:
-    """A client's own model, or that of its cluster for a newcomer."""
-    vector = jnp.where(offer.known, offer.own, offer.clusters.models[choose(settings, key, offer, data)])
-    return settings.solver.part.put(vector, offer.rest)
-
-
-def assign(settings: Pdmm, offer: PdmmOffer, private: PdmmClient, data: Data) -> Info:
-    """A client's cluster."""
-    index = choose(settings, jax.random.key(0), offer, data)
-    return {"cluster": jnp.where(offer.known, offer.clusters.own, offer.clusters.labels[index])}
-
-
-def report(settings: Pdmm, server: PdmmTable) -> Report:
-    """The clustering in a line, with a certificate where there is one."""
-    gap, penalty = None, server.penalty
-    if settings.solver.exact and not settings.printed:
-        duals = _clip(server.multipliers, penalty.alpha * penalty.edges.weights)
-        evidence = DualEvidence(server.own, server.gradients, duals, server.heard)
-        gap = certificate(settings.solver.part, "whole", penalty, evidence)
-    also = ["multipliers as printed in the paper: these models need not be optimal"] if settings.printed else []
-    what_moved = "models moved in the last round by"
-    line = summary(penalty, int(server.rounds), float(server.moved), gap, what=what_moved, also=also)
-    return Report(findings=[line])

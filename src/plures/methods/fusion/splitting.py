@@ -16,17 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 from jax import Array
 
-from plures.aggregate.points import cleaned, usable
-from plures.method import Method, Traits
-from plures.methods.fusion.warm_start import ProximalSolver
+from plures.aggregate.points import counted
+from plures.method import Method, Traits, Views
+from plures.methods.fusion.warm_start import ProximalOffer, ProximalSolver, proximal_method
 from plures.methods.penalized.vector import PartVector, Rest
-from plures.types import Data, Info, Key, Tree, Weights
+from plures.types import Data, Key, Tree, Weights
 
 RELAX = 1.8
 
@@ -48,23 +47,6 @@ class SplitTable(NamedTuple):
     memory: Tree
 
 
-class SplitClient(NamedTuple):
-    """What a client keeps: the weights around its part, and rho."""
-
-    rest: Rest
-    rho: Array
-
-
-class SplitOffer(NamedTuple):
-    """What a client needs to join and to be served; ``extra`` is for newcomers."""
-
-    rest: Rest
-    rho: Array
-    own: Array
-    known: Array
-    extra: Tree
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Splitting:
     """What is split: how clients solve their problem, the server's step, and what newcomers get."""
@@ -73,101 +55,66 @@ class Splitting:
     penalty: ProximalMap
     memory: Callable[[int], Tree]  # (num_clients) -> what the penalty remembers, at first
     extra: Callable[[SplitTable, Array], Tree]  # (server, uid) -> what a newcomer needs
-    newcomer: Callable[[Key, SplitOffer, Data], Array]  # the vector of a client that was never there
+    newcomer: Callable[[Key, ProximalOffer, Data], Array]  # the vector of a client that was never there
     rho: float = 1.0
 
+    def start(self, key: Key, num_clients: int) -> SplitTable:
+        """Everybody at the same model, and nobody heard."""
+        part = self.solver.part
+        shared, blank = part.model.init(key), jnp.zeros((num_clients, part.size))
+        table = SplitTable(
+            rest=part.rest(shared),
+            anchors=blank,
+            own=blank,
+            trained=blank,
+            gradients=blank,
+            heard=jnp.zeros(num_clients, bool),
+            rho=jnp.asarray(self.rho),
+            rounds=jnp.zeros((), jnp.int32),
+            memory=self.memory(num_clients),
+        )
+        return start_at(part, table, shared)
 
-def douglas_rachford(splitting: Splitting) -> Method:
-    """Models of the part for all clients."""
-    model = splitting.solver.part.model
-    return Method(
-        model=model,
-        start=partial(start, splitting),
-        send=send,
-        offer=partial(offer, splitting),
-        join=lambda key, offer: SplitClient(offer.rest, offer.rho),
-        train=partial(train, splitting),
-        merge=partial(merge, splitting),
-        serve=partial(serve, splitting),
-        predict=model.apply,
-        plan=splitting.solver.plan,
-        traits=Traits(num_clusters=0),
-    )
+    def merge(self, server: SplitTable, uploads: Array, weights: Array, uids: Array) -> SplitTable:
+        """s moves towards x, and y is the penalty's proximal map of s."""
+        relax = RELAX if self.solver.local == "newton" else 1.0
+        counts, steps = counted(uploads, weights)
+        here = counts[:, None]
+        own, anchors = server.own[uids], server.anchors[uids]
+        found = 2 * own - anchors + steps
+        moved = server.anchors.at[uids].set(jnp.where(here, anchors + relax * (found - own), anchors))
+        heard = server.heard.at[uids].max(counts)
+        moved = jnp.where(heard[:, None], moved, server.own)
+        served, memory = self.penalty(moved, server.rho, server.memory)
+        return server._replace(
+            anchors=moved,
+            own=served,
+            trained=server.trained.at[uids].set(jnp.where(here, found, server.trained[uids])),
+            gradients=server.gradients.at[uids].set(jnp.where(here, -server.rho * steps, server.gradients[uids])),
+            heard=heard,
+            rounds=server.rounds + 1,
+            memory=memory,
+        )
 
-
-def start(splitting: Splitting, key: Key, num_clients: int) -> SplitTable:
-    """Everybody at the same model, and nobody heard."""
-    part = splitting.solver.part
-    shared, blank = part.model.init(key), jnp.zeros((num_clients, part.size))
-    table = SplitTable(
-        rest=part.rest(shared),
-        anchors=blank,
-        own=blank,
-        trained=blank,
-        gradients=blank,
-        heard=jnp.zeros(num_clients, bool),
-        rho=jnp.asarray(splitting.rho),
-        rounds=jnp.zeros((), jnp.int32),
-        memory=splitting.memory(num_clients),
-    )
-    return start_at(part, table, shared)
+    def method(self, *, views: Views, num_clusters: int) -> Method:
+        """Models of the part for all clients."""
+        return proximal_method(
+            self.solver,
+            aim=lambda server, row: 2 * server.own[row] - server.anchors[row],
+            weight=lambda server, row: server.rho,
+            extra=self.extra,
+            newcomer=self.newcomer,
+            start=self.start,
+            merge=self.merge,
+            views=views,
+            traits=Traits(num_clusters=num_clusters),
+        )
 
 
 def start_at(part: PartVector, server: SplitTable, shared: Weights) -> SplitTable:
     """The server with everybody at the same weights."""
     same = jnp.broadcast_to(part.vector(shared), server.own.shape)
     return server._replace(rest=part.rest(shared), anchors=same, own=same, trained=same)
-
-
-def send(server: SplitTable, uid: Array) -> Array:
-    """2 y_i - s_i, the client's aim."""
-    index = jnp.minimum(uid, len(server.heard) - 1)
-    return 2 * server.own[index] - server.anchors[index]
-
-
-def train(
-    splitting: Splitting, key: Key, aim: Array, private: SplitClient, data: Data
-) -> tuple[Array, SplitClient, Info]:
-    """x_i, as the step from the aim."""
-    found, info = splitting.solver.solve(key, private.rest, data, aim, private.rho)
-    return found - aim, private, info
-
-
-def merge(splitting: Splitting, server: SplitTable, uploads: Array, weights: Array, uids: Array) -> SplitTable:
-    """s moves towards x, and y is the penalty's proximal map of s."""
-    relax = RELAX if splitting.solver.local == "newton" else 1.0
-    counts = usable(uploads, weights)
-    steps, here = cleaned(uploads, counts), counts[:, None]
-    own, anchors = server.own[uids], server.anchors[uids]
-    found = 2 * own - anchors + steps
-    trained = server.trained.at[uids].set(jnp.where(here, found, server.trained[uids]))
-    gradients = server.gradients.at[uids].set(jnp.where(here, -server.rho * steps, server.gradients[uids]))
-    moved = server.anchors.at[uids].set(jnp.where(here, anchors + relax * (found - own), anchors))
-    heard = server.heard.at[uids].max(counts)
-    moved = jnp.where(heard[:, None], moved, server.own)
-    served, memory = splitting.penalty(moved, server.rho, server.memory)
-    return server._replace(
-        anchors=moved,
-        own=served,
-        trained=trained,
-        gradients=gradients,
-        heard=heard,
-        rounds=server.rounds + 1,
-        memory=memory,
-    )
-
-
-def offer(splitting: Splitting, server: SplitTable, uid: Array) -> SplitOffer:
-    """y_i, and what newcomers need."""
-    number = len(server.heard)
-    own = server.own[jnp.minimum(uid, number - 1)]
-    return SplitOffer(server.rest, server.rho, own, uid < number, splitting.extra(server, uid))
-
-
-def serve(splitting: Splitting, key: Key, offer: SplitOffer, private: SplitClient, data: Data) -> Weights:
-    """The model with y_i as its part."""
-    vector = jnp.where(offer.known, offer.own, splitting.newcomer(key, offer, data))
-    return splitting.solver.part.put(vector, offer.rest)
 
 
 def residual(server: SplitTable) -> float:

@@ -16,28 +16,21 @@ points are the same for any cohort.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
-from plures.errors import BadValue
-from plures.method import Method, Report, Traits, Views, then
-from plures.methods.fusion.splitting import (
-    SplitOffer,
-    SplitTable,
-    Splitting,
-    douglas_rachford,
-    residual,
-    start_at,
-)
+from plures.errors import require
+from plures.method import Method, Report, Views
+from plures.methods.fusion.splitting import SplitTable, Splitting, residual, start_at
 from plures.methods.fusion.warm_start import (
     GradientSurvey,
     LocalProblem,
+    ProximalOffer,
+    after_survey,
     median_curvature,
     start_from_global,
-    survey_gradients,
 )
 from plures.registry import Limit, method
 from plures.types import Data, Key, Model, Plan, Tree, Weights
@@ -77,15 +70,14 @@ def squared_penalty(
             model for all.
         problem: What a client solves in a round, and the rounds before.
     """
-    if not 0 <= gamma < float("inf"):
-        raise BadValue("gamma", gamma, "0 or more")
+    require(0 <= gamma < float("inf"), "gamma", gamma, "0 or more")
     solver = problem.solver(model, plan)
 
     def penalty(anchors: Array, rho: Array, memory: Tree) -> tuple[Array, Tree]:
         middle = anchors.mean(0)
         return middle + (anchors - middle) / (1 + 2 * len(anchors) * gamma / rho), memory
 
-    def newcomer(key: Key, offer: SplitOffer, data: Data) -> Array:
+    def newcomer(key: Key, offer: ProximalOffer, data: Data) -> Array:
         middle, number = offer.extra
         return solver.solve(key, offer.rest, data, middle, 2 * gamma * number)[0]
 
@@ -103,11 +95,10 @@ def squared_penalty(
         newcomer=newcomer,
         rho=1.0 if problem.rho is None else problem.rho,
     )
-    main = replace(douglas_rachford(splitting), views=Views(report=report), traits=Traits(num_clusters=1))
+    main = splitting.method(views=Views(report=report), num_clusters=1)
     if problem.rho is not None:
         return start_from_global(main, solver, problem.warm, begin)
-    survey = survey_gradients(solver.part, plan, lambda gradients, heard: ())
-    return start_from_global(then(survey, 1, main, hand_over=hand_over, everyone=True), solver, problem.warm)
+    return after_survey(main, solver, problem.warm, lambda gradients, heard: (), hand_over)
 
 
 def report(server: SplitTable) -> Report:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,16 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.aggregate.points import cleaned, rows_by_uid, usable
-from plures.errors import BadValue
+from plures.aggregate.points import counted, rows_by_uid
+from plures.errors import require, require_choice
+from plures.local import objective, sgd
 from plures.method import Method, then
 from plures.methods.fedavg import fedavg
-from plures.methods.penalized.vector import PartVector, Rest, downhill, local_solver, make_part, proximal_step
+from plures.methods.penalized.vector import NEWTON_MOST, PartVector, Rest, downhill, make_part, newton
 from plures.registry import OptionGroup
-from plures.types import Data, Info, Key, Model, Plan, Tree, Weights
+from plures.types import Batch, Data, Info, Key, Model, Plan, Tree, Weights
 
+LOCALS = ("auto", "newton", "sgd")
 NEWTON_ROUNDS = 6  # for a part that is solved exactly after rounds of FedAvg for the rest
 
 
@@ -51,12 +53,13 @@ class LocalProblem(OptionGroup):
 
     def solver(self, model: Model, plan: Plan) -> ProximalSolver:
         """How a client solves its problem; what cannot be is refused."""
-        if self.rho is not None and not 0 < self.rho < float("inf"):
-            raise BadValue("rho", self.rho, "a positive number (or None to choose one)")
-        if self.warm < 0:
-            raise BadValue("warm", self.warm, "0 or more rounds")
+        fine = self.rho is None or 0 < self.rho < float("inf")
+        require(fine, "rho", self.rho, "a positive number (or None to choose one)")
+        require(self.warm >= 0, "warm", self.warm, "0 or more rounds")
+        require_choice("local", self.local, LOCALS)
         part = make_part(model, self.part, self.ridge)
-        return ProximalSolver(part, local_solver(self.local, part), plan)
+        small = "newton" if part.size <= NEWTON_MOST else "sgd"
+        return ProximalSolver(part, small if self.local == "auto" else self.local, plan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +76,93 @@ class ProximalSolver:
         return self.local == "newton" and self.part.convex
 
     def solve(self, key: Key, rest: Rest, data: Data, aim: Array, weight: Array | float) -> tuple[Array, Info]:
-        """The optimum, or the plan's steps towards it, from ``aim`` on."""
-        return proximal_step(self.part, self.local, self.plan, key, rest, data, aim, weight)
+        """The optimum by Newton's method, or the plan's steps towards it, from ``aim`` on.
+
+        A client without rows stays at ``aim``.
+        """
+        if self.local == "sgd":
+            return self._by_steps(key, rest, data, aim, weight)
+        risk = self.part.risk(key, rest, data.train.all())
+        found = newton(lambda x: risk(x) + 0.5 * weight * jnp.square(x - aim).sum(), aim)
+        found = jnp.where(jnp.asarray(data.train.count) > 0, found, aim)
+        return found, {"loss": risk(found)}
+
+    def _by_steps(self, key: Key, rest: Rest, data: Data, aim: Array, weight: Array | float) -> tuple[Array, Info]:
+        part, base = self.part, objective(self.part.model)
+
+        def loss(key: Key, weights: Weights, batch: Batch) -> tuple[Array, Tree]:
+            value, stats = base(key, weights, batch)
+            x = part.vector(weights)
+            return value + 0.5 * weight * jnp.square(x - aim).sum() + 0.5 * part.ridge * x @ x, stats
+
+        def mine(grads: Tree, params: Tree) -> Tree:
+            leaves, structure = jax.tree.flatten(grads)
+            kept = [leaf if own else jnp.zeros_like(leaf) for leaf, own in zip(leaves, part.chosen, strict=True)]
+            return jax.tree.unflatten(structure, kept)
+
+        after, info = sgd(key, part.put(aim, rest), data, self.plan, loss, adjust=mine)
+        return part.vector(after), info
+
+
+class ProximalClient(NamedTuple):
+    """What a client keeps: the weights around its part, and the weight of its proximal term."""
+
+    rest: Rest
+    weight: Array
+
+
+class ProximalOffer(NamedTuple):
+    """What a client needs to join and to be served; ``extra`` is for newcomers."""
+
+    rest: Rest
+    weight: Array
+    own: Array
+    known: Array
+    extra: Tree
+
+
+def proximal_method(
+    solver: ProximalSolver,
+    *,
+    aim: Callable[[Any, Array], Array],
+    weight: Callable[[Any, Array], Array],
+    extra: Callable[[Any, Array], Tree],
+    newcomer: Callable[[Key, ProximalOffer, Data], Array],
+    **parts: Any,
+) -> Method:
+    """A method whose clients solve their problem near an aim that the server sends, and return the step from there.
+
+    The server's table has a row per client: ``own``, what it is served, and ``heard``. ``aim(server, row)`` and
+    ``weight(server, row)`` are those of its proximal term; ``extra(server, uid)`` is what a newcomer needs, and
+    ``newcomer(key, offer, data)`` its vector. ``parts`` are what else the method consists of.
+    """
+    model = solver.part.model
+
+    def row(server: Any, uid: Array) -> Array:
+        return jnp.minimum(uid, len(server.heard) - 1)
+
+    def offer(server: Any, uid: Array) -> ProximalOffer:
+        index, known = row(server, uid), uid < len(server.heard)
+        return ProximalOffer(server.rest, weight(server, index), server.own[index], known, extra(server, uid))
+
+    def train(key: Key, aim: Array, own: ProximalClient, data: Data) -> tuple[Array, ProximalClient, Info]:
+        found, info = solver.solve(key, own.rest, data, aim, own.weight)
+        return found - aim, own, info
+
+    def serve(key: Key, offer: ProximalOffer, own: ProximalClient, data: Data) -> Weights:
+        return solver.part.put(jnp.where(offer.known, offer.own, newcomer(key, offer, data)), offer.rest)
+
+    return Method(
+        model=model,
+        send=lambda server, uid: aim(server, row(server, uid)),
+        offer=offer,
+        join=lambda key, offer: ProximalClient(offer.rest, offer.weight),
+        train=train,
+        serve=serve,
+        predict=model.apply,
+        plan=solver.plan,
+        **parts,
+    )
 
 
 class GradientSurvey(NamedTuple):
@@ -108,12 +196,24 @@ def survey_gradients(part: PartVector, plan: Plan, conclude: Callable[[Array, Ar
         return upload, private, {}
 
     def merge(server: GradientSurvey, uploads: LocalGradient, weights: Array, uids: Array) -> GradientSurvey:
-        counts = usable(uploads, weights)
-        sent = rows_by_uid(cleaned(uploads, counts), uids, len(server.heard))
+        counts, clean = counted(uploads, weights)
+        sent = rows_by_uid(clean, uids, len(server.heard))
         heard = jnp.zeros_like(server.heard).at[uids].set(counts)
         return GradientSurvey(server.shared, sent.gradient, sent.curvature, heard, conclude(sent.gradient, heard))
 
     return _serve_shared(part, plan, start, train, merge)
+
+
+def after_survey(
+    main: Method,
+    solver: ProximalSolver,
+    warm: int,
+    conclude: Callable[[Array, Array], Tree],
+    hand_over: Callable[[Key, Any, GradientSurvey], Tree],
+) -> Method:
+    """``main`` after ``warm`` rounds for the global model, and the one of gradients there, which is handed over."""
+    survey = survey_gradients(solver.part, solver.plan, conclude)
+    return start_from_global(then(survey, 1, main, hand_over=hand_over, everyone=True), solver, warm)
 
 
 def median_curvature(survey: GradientSurvey) -> Array:
@@ -133,9 +233,8 @@ def start_from_global(
     """``main`` after ``rounds`` rounds for the global model, which ``hand_over(fresh, weights)`` gives it."""
     part, exact = solver.part, solver.exact
     if rounds and exact:
-        number = rounds if part.whole else NEWTON_ROUNDS
-        newton = newton_rounds(part, solver.plan)
-        main = then(newton, number, main, hand_over=_hand_over("shared", hand_over), everyone=True)
+        number, searched = rounds if part.whole else NEWTON_ROUNDS, newton_rounds(part, solver.plan)
+        main = then(searched, number, main, hand_over=_hand_over("shared", hand_over), everyone=True)
     if rounds and not (exact and part.whole):
         base = fedavg(part.model, plan=solver.plan, averaging=Averaging(weighting="uniform"))
         main = then(base, rounds, main, hand_over=_hand_over("weights", _search_from if exact else hand_over))
@@ -183,8 +282,8 @@ def newton_rounds(part: PartVector, plan: Plan) -> Method:
         return NewtonUpload(loss, gradient, jax.hessian(risk)(here)[upper]), private, {"loss": loss}
 
     def merge(server: NewtonSearch, uploads: NewtonUpload, weights: Array, uids: Array) -> NewtonSearch:
-        counts = usable(uploads, weights)
-        mean = tree.weighted_mean(cleaned(uploads, counts), counts.astype(jnp.float32))
+        counts, clean = counted(uploads, weights)
+        mean = tree.weighted_mean(clean, counts.astype(jnp.float32))
         curvature = jnp.zeros((part.size, part.size)).at[upper].set(mean.curvature)
         curvature = curvature + jnp.triu(curvature, 1).T
         tried = NewtonSearch(server.shared, server.shared, mean.loss, mean.gradient, curvature, server.damping / 8)

@@ -37,7 +37,7 @@ from jax import Array
 from plures import tree
 from plures.aggregate.averaging import Aggregation
 from plures.aggregate.variances import keep_variances_positive
-from plures.errors import UnknownChoice
+from plures.errors import require_choice
 from plures.local import mean_loss
 from plures.method import Method, Traits, Views
 from plures.methods.lgmix.mixing import (
@@ -92,24 +92,11 @@ class Layers(NamedTuple):
     names: list[str]
     part: Parting
 
-    def sent(self, update: Weights) -> Weights:
-        """What leaves the client, or the server, of an update."""
-        return self.part.sent(update)
-
-    def whole(self, update: Weights) -> Weights:
-        """An update that was sent, with zeros for what was not."""
-        return self.part.unmoved(update)
-
     def mix(self, own: MixState, everyones: Weights, lam: Array) -> Weights:
         """w + lam D_k + (1 - lam) D; private leaves move by D_k alone."""
-        shares = self._shares(own.weights, lam)
-        update = [
-            share * mine + (1 - share) * theirs
-            for share, mine, theirs in zip(
-                shares, jax.tree.leaves(own.update), jax.tree.leaves(everyones), strict=True
-            )
-        ]
-        return apply_update(own.weights, jax.tree.unflatten(jax.tree.structure(own.weights), update))
+        shares = jax.tree.unflatten(jax.tree.structure(own.weights), self._shares(own.weights, lam))
+        update = jax.tree.map(lambda share, a, b: share * a + (1 - share) * b, shares, own.update, everyones)
+        return apply_update(own.weights, update)
 
     def _shares(self, weights: Weights, lam: Array) -> list[Array]:
         """lam of every leaf: that of its layer, or the only one; 1 for private leaves."""
@@ -150,8 +137,7 @@ def lgmix(
     """
     check_features(model, rule)
     check_policy(model, norm)
-    if absent not in ABSENT:
-        raise UnknownChoice("way to be absent", absent, ABSENT)
+    require_choice("way to be absent", absent, ABSENT)
     return LgMix(model, plan, rule, absent, norm, aggregation, _layers(model, norm)).build()
 
 
@@ -172,7 +158,7 @@ class LgMix:
         shared = self.model.init(key)
         later = jax.random.fold_in(key, 1) if self.aggregation.aggregator.random else ()
         rounds = jnp.zeros((), jnp.int32) if self.absent == "apply" else ()
-        return MixServer(shared, self.layers.sent(tree.zeros_like(shared)), rounds, later)
+        return MixServer(shared, self.layers.part.sent(tree.zeros_like(shared)), rounds, later)
 
     def offer(self, server: MixServer, uid: Array) -> MixOffer:
         """u, for a client that joins or is served."""
@@ -190,9 +176,8 @@ class LgMix:
     def train(self, key: Key, download: MixOffer, own: MixState, data: Data) -> tuple[Weights, MixState, Info]:
         """D_k, and lam by the traces of both models on the way."""
         own = self._catch_up(own, download)
-        after, mine, theirs, info = train_and_measure(
-            self.model, self.plan, self.rule, key, own.weights, own.shared, data
-        )
+        settings = self.model, self.plan, self.rule
+        after, mine, theirs, info = train_and_measure(*settings, key, own.weights, own.shared, data)
         update = tree.subtract(after, own.weights)
         mixing = own.mixing._replace(own=mine, shared=theirs)
         some = jnp.asarray(data.train.count) > 0
@@ -200,20 +185,19 @@ class LgMix:
             mixing = remember(self.rule, mixing, mixing.lam if self.rule.fixed else ratio(mine, theirs), some)
         info = {**info, "lam": mixing.lam.mean(), "trace_own": mine.sum(), "trace_global": theirs.sum()}
         own = own._replace(update=update, mixing=mixing, trained=own.trained | some)
-        return self.layers.sent(update), own, info
+        return self.layers.part.sent(update), own, info
 
     def merge(self, server: MixServer, uploads: Weights, weights: Array, uids: Array) -> MixServer:
         """u moves by D."""
         average = self.aggregation.aggregator
         now, later = jax.random.split(server.key) if average.random else (None, ())
         update = average(uploads, weights, uids, now)
-        return MixServer(
-            apply_update(server.shared, self.layers.whole(update)), update, _one_more(server.rounds), later
-        )
+        shared = apply_update(server.shared, self.layers.part.unmoved(update))
+        return MixServer(shared, update, _one_more(server.rounds), later)
 
     def settle(self, key: Key, answer: Weights, own: MixState, data: Data) -> MixState:
         """The own model moves by the mix of D_k and D, and the client's u by D."""
-        update, mixing = self.layers.whole(answer), own.mixing
+        update, mixing = self.layers.part.unmoved(answer), own.mixing
         if self.rule.lam == "valid":
             best = _best_share(self.model, self.layers, own, update, data)
             mixing = remember(self.rule, mixing, best[None], jnp.asarray(data.valid.count) > 0)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.errors import UnknownChoice, Unsupported, require, require_choice, require_least
 from plures.local import Loss, objective, sgd, training_loss
 from plures.methods.lgmix.traces import (
     FROM_FEATURES,
@@ -81,22 +81,18 @@ class MixingRule(OptionGroup):
     def _check_published(self) -> None:
         """Refuse another choice than those that the published code makes."""
         for one in fields(self):
-            if one.name in CHOSEN_BY_PUBLISHED and getattr(self, one.name) != one.default:
-                raise BadValue(one.name, getattr(self, one.name), "left out with published=true, which chooses it")
+            given, free = getattr(self, one.name), one.name not in CHOSEN_BY_PUBLISHED
+            require(free or given == one.default, one.name, given, "left out with published=true, which chooses it")
 
     def _check_values(self) -> None:
         if self.fixed:
-            if not 0 <= float(self.lam) <= 1:
-                raise BadValue("lam", self.lam, f"a number in [0, 1] or one of {', '.join(RULES)}")
+            require(0 <= float(self.lam) <= 1, "lam", self.lam, f"a number in [0, 1] or one of {', '.join(RULES)}")
         elif self.lam not in RULES:
             raise UnknownChoice("rule for lam", str(self.lam), RULES)
         for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise UnknownChoice(name, getattr(self, name), choices)
-        if not 0 <= self.decay < 1:
-            raise BadValue("decay", self.decay, "a number in [0, 1)")
-        if self.probes < 1:
-            raise BadValue("probes", self.probes, "1 or more")
+            require_choice(name, getattr(self, name), choices)
+        require(0 <= self.decay < 1, "decay", self.decay, "a number in [0, 1)")
+        require_least(1, probes=self.probes)
 
     @property
     def fixed(self) -> bool:
@@ -179,9 +175,8 @@ def _train_and_stream(
     """Training that sums up the features of its batches; the sums travel with the running statistics."""
     width = feature_width(model, data.train, own)
     none = FeatureMoments.none(width, cross=rule.drop_smallest)
-    after, info = sgd(
-        key, own._replace(stats=(own.stats, none, none)), data, plan, objective_with_features(model, rule, shared)
-    )
+    first, loss = own._replace(stats=(own.stats, none, none)), objective_with_features(model, rule, shared)
+    after, info = sgd(key, first, data, plan, loss)
     stats, mine, theirs = after.stats
     return after._replace(stats=stats), _trace(rule, mine), _trace(rule, theirs), info
 
@@ -198,17 +193,13 @@ def objective_with_features(model: Model, rule: MixingRule, shared: Weights) -> 
         outputs, seen, stats = featured(key, own, batch.x, batch.mask)
         if rule.feature_mode == "eval":
             seen = features(own, batch.x)
-        common = (
-            features(shared, batch.x)
-            if rule.feature_mode != "train"
-            else featured(key, shared, batch.x, batch.mask)[1]
-        )
-        value = training_loss(model, own, outputs, batch)
-        grown = [
-            moments.with_rows(jax.lax.stop_gradient(one), batch.mask)
-            for moments, one in ((mine, seen), (theirs, common))
-        ]
-        return value, (stats, *grown)
+        if rule.feature_mode == "train":
+            common = featured(key, shared, batch.x, batch.mask)[1]
+        else:
+            common = features(shared, batch.x)
+        seen, common = jax.lax.stop_gradient((seen, common))
+        moments = mine.with_rows(seen, batch.mask), theirs.with_rows(common, batch.mask)
+        return training_loss(model, own, outputs, batch), (stats, *moments)
 
     return loss
 
@@ -217,13 +208,8 @@ def _trace(rule: MixingRule, moments: FeatureMoments) -> Array:
     """(1,) the trace that the rule reads from features."""
     if rule.lam == "head":
         return (trace_of(moments, centered=False, normalized=False) + 1.0)[None]
-    found = trace_of(
-        moments,
-        centered=rule.centered,
-        normalized=rule.scale == "normalized",
-        drop_smallest=rule.drop_smallest,
-    )
-    return found[None]
+    normalized, drop = rule.scale == "normalized", rule.drop_smallest
+    return trace_of(moments, centered=rule.centered, normalized=normalized, drop_smallest=drop)[None]
 
 
 def ratio(own: Array, shared: Array) -> Array:

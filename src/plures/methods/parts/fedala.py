@@ -24,7 +24,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import require, require_choice, require_least
 from plures.keys import permute
 from plures.local import draw, objective, sgd, steps_per_epoch
 from plures.method import Method
@@ -67,12 +67,9 @@ def fedala(
         share: Share of the client's rows, in (0, 1], that the mixture is learned on.
         first_epochs: Epochs for the mixture the first time there is something to choose; later it is one.
     """
-    if not 0 <= rate < float("inf"):
-        raise BadValue("rate", rate, "0 or more")
-    if not 0 < share <= 1:
-        raise BadValue("share", share, "a number in (0, 1]")
-    if first_epochs < 0:
-        raise BadValue("first_epochs", first_epochs, "0 or more")
+    require(0 <= rate < float("inf"), "rate", rate, "0 or more")
+    require(0 < share <= 1, "share", share, "a number in (0, 1]")
+    require_least(0, first_epochs=first_epochs)
     base = fedavg(model, plan=plan, averaging=averaging)
     part, loss = top_of(model, adapt), objective(model)
 
@@ -120,8 +117,7 @@ def top_of(model: Model, adapt: str | None) -> Parting:
     found = {name: tree.matches(Weights(shape.params), wanted) for name, wanted in patterns.items()}
     there = {name: leaves for name, leaves in found.items() if any(leaves)}
     wanted = adapt or ("head" if "head" in there else "all")
-    if wanted not in there:
-        raise UnknownChoice("part of this model", wanted, there)
+    require_choice("part of this model", wanted, there)
     return Parting(shape, (*there[wanted], *(False for _ in jax.tree.leaves(shape.stats))))
 
 

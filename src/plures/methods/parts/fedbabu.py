@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue, UnknownChoice
-from plures.local import begin, descend, num_steps, objective, sgd
+from plures.errors import require_choice, require_least
+from plures.local import objective, sgd
 from plures.method import Method
 from plures.methods.fedavg import fedavg
 from plures.models.parts import parting
@@ -57,10 +57,8 @@ def fedbabu(
             random head.
         tune: What is fine-tuned: "all" of the model or the "head" (what ``keep`` names) alone.
     """
-    if epochs < 0:
-        raise BadValue("epochs", epochs, "0 or more")
-    if tune not in TUNED:
-        raise UnknownChoice("part to tune", tune, TUNED)
+    require_least(0, epochs=epochs)
+    require_choice("part to tune", tune, TUNED)
     base = fedavg(model, plan=plan, averaging=averaging)
     part, loss = parting(model, keep), objective(model)
     tuned = replace(plan, epochs=epochs, steps=None)
@@ -71,7 +69,6 @@ def fedbabu(
         return tree.subtract(moved, shared), private, info
 
     def serve(key: Key, shared: Weights, private: Tree, data: Data) -> Weights:
-        first, steps = begin(shared, tuned), num_steps(data.train, tuned)
-        return descend(key, first, data.train, tuned, fitting, stop=steps).weights
+        return sgd(key, shared, data, tuned, fitting)[0]
 
     return parted(replace(base, train=train, serve=serve), keep)

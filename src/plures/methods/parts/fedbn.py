@@ -12,23 +12,14 @@ from __future__ import annotations
 from plures.aggregate.averaging import Averaging
 from plures.method import Method
 from plures.methods.fedavg import fedavg
-from plures.registry import Limit, method
+from plures.registry import method
 from plures.types import Model, Plan
 from plures.wrap.norms import normalized
+from plures.wrap.private_parts import ONE_CLIENT
 
 
-@method(
-    title="FedBN",
-    paper="arXiv:2102.07623",
-    tags=("norm",),
-    limits=[Limit("a single client shares with nobody anyway", same_served_as="fedavg", world="one_client")],
-)
-def fedbn(
-    model: Model,
-    *,
-    plan: Plan = Plan(),
-    averaging: Averaging = Averaging(),
-) -> Method:
+@method(title="FedBN", paper="arXiv:2102.07623", tags=("norm",), limits=[ONE_CLIENT])
+def fedbn(model: Model, *, plan: Plan = Plan(), averaging: Averaging = Averaging()) -> Method:
     """FedAvg with private normalization layers.
 
     Args:

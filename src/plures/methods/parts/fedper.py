@@ -13,17 +13,12 @@ from plures.aggregate.averaging import Averaging
 from plures.method import Method
 from plures.methods.fedavg import fedavg
 from plures.models.parts import parting
-from plures.registry import Limit, method
+from plures.registry import method
 from plures.types import Model, Plan
-from plures.wrap.private_parts import fitted_part, parted
+from plures.wrap.private_parts import ONE_CLIENT, fitted_part, parted
 
 
-@method(
-    title="FedPer",
-    paper="arXiv:1912.00818",
-    tags=("parts",),
-    limits=[Limit("a single client shares with nobody anyway", same_served_as="fedavg", world="one_client")],
-)
+@method(title="FedPer", paper="arXiv:1912.00818", tags=("parts",), limits=[ONE_CLIENT])
 def fedper(
     model: Model,
     *,

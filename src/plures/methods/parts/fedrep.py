@@ -16,7 +16,7 @@ import jax
 
 from plures import tree
 from plures.aggregate.averaging import Averaging
-from plures.errors import BadValue
+from plures.errors import require_least
 from plures.local import objective, sgd
 from plures.method import Method
 from plures.methods.fedavg import fedavg
@@ -57,8 +57,7 @@ def fedrep(
         newcomer_epochs: Epochs for which a client that never trained fits its private part before it is served; 0 serves
             it as it was drawn.
     """
-    if head_epochs < 0:
-        raise BadValue("head_epochs", head_epochs, "0 or more")
+    require_least(0, head_epochs=head_epochs)
     base = fedavg(model, plan=plan, averaging=averaging)
     part, loss = parting(model, keep), objective(model)
     first = replace(plan, epochs=head_epochs, steps=None)

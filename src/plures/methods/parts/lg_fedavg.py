@@ -15,6 +15,7 @@ from plures.method import Method
 from plures.methods.parts.fedper import fedper
 from plures.registry import Limit, method
 from plures.types import Model, Plan
+from plures.wrap.private_parts import ONE_CLIENT
 
 
 @method(
@@ -22,7 +23,7 @@ from plures.types import Model, Plan
     paper="arXiv:2001.01523",
     tags=("parts",),
     limits=[
-        Limit("a single client shares with nobody anyway", same_served_as="fedavg", world="one_client"),
+        ONE_CLIENT,
         Limit("the head kept instead of the body: FedPer", {"keep": "head"}, same_served_as="fedper"),
     ],
 )

@@ -18,7 +18,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Aggregation
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import BadValue, require, require_choice, require_least
 from plures.local import begin, descend, num_steps, objective
 from plures.methods.penalized.statistics import FLATTEST, PenaltyFacts, is_exact
 from plures.methods.penalized.vector import POWER_STEPS, PartVector, make_part
@@ -68,20 +68,18 @@ class Penalty(OptionGroup):
 
     def __post_init__(self) -> None:
         _check_number("lam", self.lam, LAMS, least="0 or more", zero=True)
-        for name, value, known in (("absent", self.absent, ABSENT), ("local", self.local, LOCALS)):
-            if value not in known:
-                raise UnknownChoice(name, value, known)
-        if self.alpha is not None and not 0 < self.alpha < math.inf:
-            raise BadValue("alpha", self.alpha, "a positive number (or None for 1 / (L + lam))")
-        if self.inner != "auto" if isinstance(self.inner, str) else self.inner < 1:
-            raise BadValue("inner", self.inner, '"auto" or a number of steps, 1 or more')
+        require_choice("absent", self.absent, ABSENT)
+        require_choice("local", self.local, LOCALS)
+        fine = self.alpha is None or 0 < self.alpha < math.inf
+        require(fine, "alpha", self.alpha, "a positive number (or None for 1 / (L + lam))")
+        fine = self.inner == "auto" if isinstance(self.inner, str) else self.inner >= 1
+        require(fine, "inner", self.inner, '"auto" or a number of steps, 1 or more')
 
 
 def _check_number(name: str, value: float | str, words: tuple[str, ...], *, least: str, zero: bool = False) -> None:
     """Refuse what is neither a finite positive number (or 0) nor one of the words."""
     fine = value in words if isinstance(value, str) else 0 < value < math.inf or (zero and value == 0)
-    if not fine:
-        raise BadValue(name, value, f"{least}, or one of {', '.join(words)}")
+    require(fine, name, value, f"{least}, or one of {', '.join(words)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +94,9 @@ class PenaltySettings:
 
     def __post_init__(self) -> None:
         _check_number("gamma", self.gamma, GAMMAS, least="a positive number")
-        if self.num_lams < 2:
-            raise BadValue("num_lams", self.num_lams, "2 or more")
-        if self.newcomer_epochs < 0:
-            raise BadValue("newcomer_epochs", self.newcomer_epochs, "0 or more")
-        if self.aggregation.robust and (self.absent != "sampled" or self.lam == "own"):
+        require_least(2, num_lams=self.num_lams)
+        require_least(0, newcomer_epochs=self.newcomer_epochs)
+        if self.aggregation.robust and (self.penalty.absent != "sampled" or self.lam == "own"):
             wanted = '"mean" unless absent is "sampled" and lam is one for all'
             raise BadValue("aggregate", self.aggregation.aggregate, wanted)
 
@@ -108,11 +104,6 @@ class PenaltySettings:
     def lam(self) -> float | str:
         """The strength, or where it comes from."""
         return self.penalty.lam
-
-    @property
-    def absent(self) -> str:
-        """What a partial cohort stands for."""
-        return self.penalty.absent
 
     @property
     def lanes(self) -> int:
@@ -151,12 +142,9 @@ class PersonalDescent:
             wanted = '"auto" or "sgd": nothing bounds the curvature of a model that is not convex'
             raise BadValue("local", penalty.local, wanted)
         exact = is_exact(part) if penalty.local == "auto" else penalty.local == "steps"
-        for name, value in (
-            ("alpha", penalty.alpha),
-            ("inner", None if penalty.inner == "auto" else penalty.inner),
-        ):
-            if value is not None and not exact:
-                raise BadValue(name, value, 'left out: clients train by the plan here (local="sgd")')
+        inner = None if penalty.inner == "auto" else penalty.inner
+        for name, value in {"alpha": penalty.alpha, "inner": inner}.items():
+            require(value is None or exact, name, value, 'left out: clients train by the plan here (local="sgd")')
         return PersonalDescent(model, plan, settings, exact)
 
     @cached_property

@@ -18,18 +18,13 @@ from __future__ import annotations
 
 from plures.aggregate.averaging import Aggregation
 from plures.method import Method
-from plures.methods.penalized.descent import TRAINS_ALONE, Penalty, PenaltySettings, PersonalDescent, Steps
-from plures.methods.penalized.rounds import ClientRound, PenalizedMethod
+from plures.methods.penalized.descent import TRAINS_ALONE, Penalty, PenaltySettings, PersonalDescent
+from plures.methods.penalized.rounds import PenalizedMethod
 from plures.registry import method
-from plures.types import Data, Info, Key, Model, Plan, Weights
+from plures.types import Model, Plan
 
 
-@method(
-    title="FedCLUP",
-    paper="arXiv:2410.08934",
-    degree="lam",
-    limits=[TRAINS_ALONE],
-)
+@method(title="FedCLUP", paper="arXiv:2410.08934", degree="lam", limits=[TRAINS_ALONE])
 def fedclup(
     model: Model,
     *,
@@ -53,21 +48,6 @@ def fedclup(
         newcomer_epochs: Epochs of a newcomer's own training where clients train by SGD; 0 serves the shared model.
     """
     settings = PenaltySettings(
-        penalty=penalty,
-        aggregation=aggregation,
-        gamma=gamma,
-        num_lams=num_lams,
-        newcomer_epochs=newcomer_epochs,
+        penalty=penalty, aggregation=aggregation, gamma=gamma, num_lams=num_lams, newcomer_epochs=newcomer_epochs
     )
-    descent = PersonalDescent.of(model, plan, settings)
-    return PenalizedMethod(descent=descent, name="fedclup", act=keep_training(descent)).build()
-
-
-def keep_training(descent: PersonalDescent) -> ClientRound:
-    """A client that goes on from its own last model and sends it."""
-
-    def act(key: Key, shared: Weights, own: Weights, steps: Steps, data: Data) -> tuple[Weights, Weights, Info]:
-        after, info = descent.train(key, own, shared, steps, data)
-        return after, after, info
-
-    return act
+    return PenalizedMethod(descent=PersonalDescent.of(model, plan, settings), name="fedclup").build()

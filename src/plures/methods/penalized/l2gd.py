@@ -26,11 +26,10 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Aggregation
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import BadValue, require, require_choice
 from plures.local import num_steps
 from plures.method import Method, Report
 from plures.methods.penalized.descent import TRAINS_ALONE, Penalty, PenaltySettings, PersonalDescent, Steps
-from plures.methods.penalized.fedclup import keep_training
 from plures.methods.penalized.rounds import (
     PenalizedMethod,
     PenaltyServer,
@@ -56,12 +55,7 @@ class CoinAnswer(NamedTuple):
     heads: Array  # (G,)
 
 
-@method(
-    title="L2GD",
-    paper="arXiv:2002.05516",
-    degree="lam",
-    limits=[TRAINS_ALONE],
-)
+@method(title="L2GD", paper="arXiv:2002.05516", degree="lam", limits=[TRAINS_ALONE])
 def l2gd(
     model: Model,
     *,
@@ -90,17 +84,20 @@ def l2gd(
         weighting: What a client counts for in the mean: "examples", its training rows, or "uniform", the same for every
             client that has any.
     """
-    _check_coin(lam, p, alpha, coin)
+    require(p is None or 0 < p < 1, "p", p, "a number in (0, 1) (or None for lam / (L + lam))")
+    require(alpha is None or 0 < alpha < float("inf"), "alpha", alpha, "a positive number (or None to choose one)")
+    require_choice("coin", coin, COINS)
+    if isinstance(lam, str) and lam != "auto":
+        raise BadValue("lam", lam, '0 or more, or "auto": all clients toss one coin, so they share one lam')
     settings = PenaltySettings(
         penalty=Penalty(lam=lam, local=local), aggregation=Aggregation(weighting=weighting), gamma="mean"
     )
     descent = PersonalDescent.of(model, plan, settings)
-    if not descent.exact and (p is not None or alpha is not None):
-        raise BadValue(
-            "p" if p is not None else "alpha", p or alpha, 'left out: clients train by the plan here (local="sgd")'
-        )
+    for name, value in {"p": p, "alpha": alpha}.items():
+        fine = descent.exact or value is None
+        require(fine, name, value, 'left out: clients train by the plan here (local="sgd")')
     coin_ = Coin(descent, p, alpha, coin)
-    base = PenalizedMethod(descent=descent, name="l2gd", act=keep_training(descent), check=coin_.check).build()
+    base = PenalizedMethod(descent=descent, name="l2gd", check=coin_.check).build()
 
     def send(server: PenaltyServer, uid: Array) -> Array:
         return coin_.tails(server)
@@ -136,17 +133,6 @@ def l2gd(
 
     views = replace(base.views, report=report)
     return replace(base, send=send, train=train, answer=answer, settle=settle, views=views)
-
-
-def _check_coin(lam: float | str, p: float | None, alpha: float | None, coin: str) -> None:
-    if p is not None and not 0 < p < 1:
-        raise BadValue("p", p, "a number in (0, 1) (or None for lam / (L + lam))")
-    if alpha is not None and not 0 < alpha < float("inf"):
-        raise BadValue("alpha", alpha, "a positive number (or None to choose one)")
-    if coin not in COINS:
-        raise UnknownChoice("coin", coin, COINS)
-    if isinstance(lam, str) and lam != "auto":
-        raise BadValue("lam", lam, '0 or more, or "auto": all clients toss one coin, so they share one lam')
 
 
 class Coin(NamedTuple):

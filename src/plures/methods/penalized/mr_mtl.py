@@ -15,7 +15,6 @@ from __future__ import annotations
 from plures.aggregate.averaging import Aggregation
 from plures.method import Method
 from plures.methods.penalized.descent import TRAINS_ALONE, Penalty, PenaltySettings, PersonalDescent
-from plures.methods.penalized.fedclup import keep_training
 from plures.methods.penalized.rounds import PenalizedMethod
 from plures.registry import Limit, method
 from plures.types import Model, Plan
@@ -43,5 +42,4 @@ def mr_mtl(
         plan: How clients train locally where they do so by SGD; full-batch steps do not read it.
     """
     settings = PenaltySettings(penalty=penalty, aggregation=aggregation, gamma="mean")
-    descent = PersonalDescent.of(model, plan, settings)
-    return PenalizedMethod(descent=descent, name="mr_mtl", act=keep_training(descent)).build()
+    return PenalizedMethod(descent=PersonalDescent.of(model, plan, settings), name="mr_mtl").build()

@@ -21,7 +21,7 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate.averaging import Aggregation
-from plures.errors import BadValue
+from plures.errors import require, require_least
 from plures.method import Method
 from plures.methods.penalized.descent import Penalty, PenaltySettings, PersonalDescent, Steps, step_refusal
 from plures.methods.penalized.rounds import ClientRound, PenalizedMethod, PenaltyServer
@@ -63,12 +63,9 @@ def pfedme(
         beta: The server's step towards the mean of what clients send, in (0, 2]: 1 is plain averaging.
         local_rounds: How often a client moves its copy of the shared model in a round; 1 is FedCLUP.
     """
-    if eta is not None and not 0 < eta < float("inf"):
-        raise BadValue("eta", eta, "a positive number (or None to choose one)")
-    if not 0 < beta <= 2:
-        raise BadValue("beta", beta, "a number in (0, 2]")
-    if local_rounds < 1:
-        raise BadValue("local_rounds", local_rounds, "1 or more")
+    require(eta is None or 0 < eta < float("inf"), "eta", eta, "a positive number (or None to choose one)")
+    require(0 < beta <= 2, "beta", beta, "a number in (0, 2]")
+    require_least(1, local_rounds=local_rounds)
     descent = PersonalDescent.of(model, plan, PenaltySettings(penalty=penalty, aggregation=aggregation))
 
     def check(lam: float, bounds: Bounds) -> str | None:

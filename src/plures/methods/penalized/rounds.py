@@ -25,7 +25,6 @@ from plures.local import clearly_better, mean_loss
 from plures.method import Method, Report, Traits, Views, then
 from plures.methods.penalized.descent import SPACING, PenaltySettings, PersonalDescent, Steps, largest_lam, refusal
 from plures.methods.penalized.statistics import PenaltyFacts, blank, statistics
-from plures.methods.penalized.vector import make_part
 from plures.moreau import Bounds
 from plures.types import Data, Info, Key, Tree, Weights
 
@@ -86,13 +85,13 @@ class PenaltyUpload(NamedTuple):
 class PenalizedMethod:
     """A method of the family, from how personal models descend and what a client does in a round.
 
-    ``speed(server)`` is the server's pace (G,) where it is not that of the settings; ``check`` says why a step of the
+    Without ``act`` a client goes on from its own last model and sends it. ``speed(server)`` is the server's pace (G,) where it is not that of the settings; ``check`` says why a step of the
     method's own diverges.
     """
 
     descent: PersonalDescent
     name: str
-    act: ClientRound
+    act: ClientRound | None = None
     speed: Callable[[PenaltyServer], Array] | None = None
     check: Check | None = None
 
@@ -134,7 +133,10 @@ class PenalizedMethod:
         """What the client does in a round, for every lam; with several of them it votes."""
 
         def lane(shared: Weights, mine: Weights, steps: Steps) -> tuple[Weights, Weights, Info]:
-            return self.act(key, shared, mine, steps, data)
+            if self.act is not None:
+                return self.act(key, shared, mine, steps, data)
+            after, info = self.descent.train(key, mine, shared, steps, data)
+            return after, after, info
 
         upload, after, info = jax.vmap(lane)(download.shared, own.weights, own.steps)
         info = {name: values.mean() for name, values in info.items()}
@@ -149,17 +151,38 @@ class PenalizedMethod:
     def merge(self, server: PenaltyServer, uploads: PenaltyUpload, weights: Array, uids: Array) -> PenaltyServer:
         """The shared models after a step along the mean of u_i - w_g."""
         now, later = jax.random.split(server.key)
-        mass = masses(self.settings, server, weights, uids)
-        known, update = _mean_update(self.settings, server, uploads.models, mass, weights, uids, now)
+        # p_i lam_i, with p_i in proportion to rows, or else to 1 / lam_i, so that the noisy do not lead
+        own = server.facts.factor[uids] if self.settings.aggregation.weighting == "examples" else 1.0
+        mass = self.settings.aggregation.client_weights(weights) * own
+        known, update = self._mean_update(server, uploads.models, mass, weights, uids, now)
         paces = self.pace(known, server.facts.factor[uids], mass)
-        params = jax.tree.map(lambda w, u: w + tree.along(paces, u) * u, server.shared.params, update.params)
-        shared = keep_variances_positive(
-            server.shared, Weights(params, tree.add(server.shared.stats, update.stats))
-        )
+        params = tree.add(server.shared.params, tree.scale_rows(paces, update.params))
+        moved = Weights(params, tree.add(server.shared.stats, update.stats))
         gradient = known.lam * jax.vmap(lambda one: jnp.sqrt(tree.squared_norm(one)))(update.params)
         if self.several:
             known = known._replace(votes=_count_votes(server.votes, uploads.votes, weights, uids))
+        shared = keep_variances_positive(server.shared, moved)
         return known._replace(shared=shared, gradient=gradient, rounds=server.rounds + 1, key=later)
+
+    def _mean_update(
+        self, server: PenaltyServer, models: Weights, mass: Array, weights: Array, uids: Array, key: Key
+    ) -> tuple[PenaltyServer, Weights]:
+        """The server with what it keeps of clients, and the mean of u_i - w_g as ``absent`` says."""
+        heard, absent, aggregation = weights > 0, self.settings.penalty.absent, self.settings.aggregation
+        kept = server._replace(mass=server.mass.at[uids].set(jnp.where(heard, mass, server.mass[uids])))
+        if absent == "stale":
+            old = tree.at(server.table, uids)
+            kept = kept._replace(table=tree.put(server.table, uids, tree.choose_rows(heard, models, old)))
+            return kept, tree.weighted_mean(tree.subtract(kept.table, server.shared), kept.mass)
+        differences = tree.subtract(models, server.shared)
+        if aggregation.robust:
+            return kept, aggregation.aggregator(differences, weights, uids, key)
+        update = tree.weighted_mean(differences, mass)
+        if absent == "unbiased":
+            known = kept.mass > 0
+            usual = kept.mass.sum() / jnp.maximum(known.sum(), 1)
+            update = tree.scale(mass.sum() / jnp.maximum(usual * heard.sum(), 1e-30), update)
+        return kept, update
 
     def pace(self, server: PenaltyServer, factor: Array, mass: Array) -> Array:
         """(G,) how far the server goes along the mean."""
@@ -210,7 +233,7 @@ class PenalizedMethod:
         )
         if not isinstance(self.settings.lam, str) and not descent.exact:
             return main
-        asked = statistics(make_part(descent.model, None, 0.0), descent.plan, by_plan=not descent.exact)
+        asked = statistics(descent.part, descent.plan, by_plan=not descent.exact)
         return then(asked, 1, main, hand_over=self._hand_over, everyone=True, refuse=self._refuse)
 
     def _hand_over(self, key: Key, fresh: PenaltyServer, before: PenaltyFacts) -> PenaltyServer:
@@ -239,7 +262,7 @@ def first_server(settings: PenaltySettings, num_clients: int, facts: PenaltyFact
         lam=lams,
         facts=facts._replace(shared=()),
         mass=jnp.zeros(num_clients),
-        table=everyone if settings.absent == "stale" else (),
+        table=everyone if settings.penalty.absent == "stale" else (),
         votes=unknown if number > 1 else (),
         gradient=jnp.zeros(number),
         rounds=jnp.zeros((), jnp.int32),
@@ -265,44 +288,6 @@ def pace(settings: PenaltySettings, exact: bool, server: PenaltyServer, factor: 
         return held / -jnp.expm1(-held)
     curvature = (share * most / (lams + most)).sum(1)  # the envelope's, over the mean lam
     return jnp.where((server.facts.heard > 0) & (mass.sum() > 0), 1 / jnp.maximum(curvature, 1e-30), 1.0)
-
-
-def masses(settings: PenaltySettings, server: PenaltyServer, weights: Array, uids: Array) -> Array:
-    """p_i lam_i of a cohort: with p_i in proportion to rows, or else to 1 / lam_i, so that the noisy do not lead."""
-    own = server.facts.factor[uids] if settings.aggregation.weighting == "examples" else 1.0
-    return settings.aggregation.client_weights(weights) * own
-
-
-def _mean_update(
-    settings: PenaltySettings,
-    server: PenaltyServer,
-    models: Weights,
-    mass: Array,
-    weights: Array,
-    uids: Array,
-    key: Key,
-) -> tuple[PenaltyServer, Weights]:
-    """The server with what it keeps of clients, and the mean of u_i - w_g as ``absent`` says."""
-    heard = weights > 0
-    kept = server._replace(mass=server.mass.at[uids].set(jnp.where(heard, mass, server.mass[uids])))
-    if settings.absent == "stale":
-        old = tree.at(server.table, uids)
-        new = jax.tree.map(lambda a, b: jnp.where(tree.along(heard, a), a, b), models, old)
-        kept = kept._replace(table=tree.put(server.table, uids, new))
-        return kept, tree.weighted_mean(_differences(kept.table, server.shared), kept.mass)
-    differences = _differences(models, server.shared)
-    if settings.aggregation.robust:
-        return kept, settings.aggregation.aggregator(differences, weights, uids, key)
-    update = tree.weighted_mean(differences, mass)
-    if settings.absent == "unbiased":
-        known = kept.mass > 0
-        usual = kept.mass.sum() / jnp.maximum(known.sum(), 1)
-        update = tree.scale(mass.sum() / jnp.maximum(usual * heard.sum(), 1e-30), update)
-    return kept, update
-
-
-def _differences(models: Weights, shared: Weights) -> Weights:
-    return jax.tree.map(lambda own, common: own - common, models, shared)
 
 
 def _best_lane(server: PenaltyServer) -> Array:

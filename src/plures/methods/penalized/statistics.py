@@ -35,7 +35,7 @@ import numpy as np
 from jax import Array
 
 from plures import tree
-from plures.aggregate.points import cleaned, usable
+from plures.aggregate.points import counted
 from plures.local import masked_mean, num_steps, objective, per_example_gradients, sgd
 from plures.method import Method, then
 from plures.methods.penalized.vector import NEWTON_MOST, PartVector, newton
@@ -124,8 +124,7 @@ def _centering_rounds(part: PartVector, plan: Plan) -> Method:
         return CenteringReply(own, mean, jnp.linalg.eigvalsh(curvature)[-1]), private, {}
 
     def merge(server: PenaltyFacts, uploads: CenteringReply, weights: Array, uids: Array) -> PenaltyFacts:
-        counts = usable(uploads, weights)
-        sent = cleaned(uploads, counts)
+        counts, sent = counted(uploads, weights)
         middle = tree.weighted_mean(sent.own, counts.astype(jnp.float32))
         middle = jnp.where(counts.any(), middle, part.vector(server.shared))
         most = jnp.maximum(jnp.where(server.heard > 0, server.bounds.most, 0.0), sent.most.max())
@@ -163,8 +162,8 @@ def _likelihood_round(part: PartVector, plan: Plan, by_plan: bool) -> Method:
         return told._replace(time=time), private, {}
 
     def merge(server: PenaltyFacts, uploads: LikelihoodReply, weights: Array, uids: Array) -> PenaltyFacts:
-        counts = usable(uploads, weights)
-        return conclude(part, server, cleaned(uploads, counts), counts, weights, uids)
+        counts, told = counted(uploads, weights)
+        return conclude(part, server, told, counts, weights, uids)
 
     return _statistics_round(part, plan, train, merge)
 
@@ -286,8 +285,8 @@ def _halves_round(part: PartVector, plan: Plan) -> Method:
         return train_halves(part, plan, key, facts.shared, data), private, {}
 
     def merge(server: PenaltyFacts, uploads: HalvesReply, weights: Array, uids: Array) -> PenaltyFacts:
-        counts = usable(uploads, weights)
-        return _conclude_from_spread(part, server, cleaned(uploads, counts), counts, uids)
+        counts, said = counted(uploads, weights)
+        return _conclude_from_spread(part, server, said, counts, uids)
 
     return _statistics_round(part, plan, train, merge)
 

@@ -13,11 +13,10 @@ import numpy as np
 from jax import Array
 
 from plures import tree
-from plures.errors import BadValue, UnknownChoice
+from plures.errors import require, require_choice
 from plures.local import objective, sgd
-from plures.types import Batch, Data, Info, Key, Model, Plan, Tree, Weights
+from plures.types import Batch, Data, Key, Model, Plan, Tree, Weights
 
-LOCALS = ("auto", "newton", "sgd")
 NORMS = ("whole", "layers")
 NEWTON_MOST = 200  # params up to which "auto" is Newton: it needs the Hessian of every client
 POWER_STEPS, POWER_ROWS = 10, 256
@@ -57,14 +56,9 @@ class PartVector:
         params = {"params": self.shape.params}
         if self.name is None:
             return [True] * len(jax.tree.leaves(params))
-        found = tree.matches(params, self.model.parts.get(self.name, ()))
-        if not any(found):
-            raise UnknownChoice("part of this model", self.name, self._parts())
-        return found
-
-    def _parts(self) -> list[str]:
-        params = {"params": self.shape.params}
-        return [name for name, patterns in self.model.parts.items() if any(tree.matches(params, patterns))]
+        found = {name: tree.matches(params, patterns) for name, patterns in self.model.parts.items()}
+        require_choice("part of this model", self.name, [name for name, leaves in found.items() if any(leaves)])
+        return found[self.name]
 
     @property
     def leaves(self) -> list[Any]:
@@ -174,56 +168,12 @@ class PartVector:
         return self.ridge + max(float(jnp.diagonal(found).min()), 0.0)
 
 
-def local_solver(local: str, part: PartVector) -> str:
-    """How the proximal step is made: "newton" or "sgd"."""
-    if local not in LOCALS:
-        raise UnknownChoice("local", local, LOCALS)
-    if local == "auto":
-        return "newton" if part.size <= NEWTON_MOST else "sgd"
-    return local
-
-
 def make_part(model: Model, name: str | None, ridge: float) -> PartVector:
     """The named part of a model, refused if the model lacks it; None is all of its params."""
-    if not 0 <= ridge < float("inf"):
-        raise BadValue("ridge", ridge, "0 or more")
+    require(0 <= ridge < float("inf"), "ridge", ridge, "0 or more")
     part = PartVector(model, name, ridge)
     assert len(part.chosen) > 0
     return part
-
-
-def proximal_step(
-    part: PartVector, local: str, plan: Plan, key: Key, rest: Rest, data: Data, aim: Array, omega: Array | float
-) -> tuple[Array, Info]:
-    """x = argmin f(x) + (omega / 2) |x - aim|^2, by Newton's method; or about so, by the plan's steps from ``aim``.
-
-    A client without rows stays at ``aim``.
-    """
-    if local == "sgd":
-        return _by_steps(part, plan, key, rest, data, aim, omega)
-    risk = part.risk(key, rest, data.train.all())
-    found = newton(lambda x: risk(x) + 0.5 * omega * jnp.square(x - aim).sum(), aim)
-    found = jnp.where(jnp.asarray(data.train.count) > 0, found, aim)
-    return found, {"loss": risk(found)}
-
-
-def _by_steps(
-    part: PartVector, plan: Plan, key: Key, rest: Rest, data: Data, aim: Array, omega: Array | float
-) -> tuple[Array, Info]:
-    base = objective(part.model)
-
-    def loss(key: Key, weights: Weights, batch: Batch) -> tuple[Array, Tree]:
-        value, stats = base(key, weights, batch)
-        x = part.vector(weights)
-        return value + 0.5 * omega * jnp.square(x - aim).sum() + 0.5 * part.ridge * x @ x, stats
-
-    def mine(grads: Tree, params: Tree) -> Tree:
-        leaves, structure = jax.tree.flatten(grads)
-        kept = [leaf if own else jnp.zeros_like(leaf) for leaf, own in zip(leaves, part.chosen, strict=True)]
-        return jax.tree.unflatten(structure, kept)
-
-    after, info = sgd(key, part.put(aim, rest), data, plan, loss, adjust=mine)
-    return part.vector(after), info
 
 
 def newton(risk: Risk, start: Array, *, max_steps: int = 20) -> Array:

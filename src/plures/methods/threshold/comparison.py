@@ -12,8 +12,8 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate import Aggregator
-from plures.aggregate.points import cleaned, combine, usable
-from plures.errors import UnknownChoice
+from plures.aggregate.points import combine, counted, usable
+from plures.errors import require_choice
 from plures.methods.threshold.gradients import (
     KeptPoints,
     ThresholdOptions,
@@ -38,8 +38,7 @@ class CenterRule:
 
 def center_rule(clustering: ThresholdOptions, aggregate: str, look: str, *, sparing: bool) -> CenterRule:
     """The rule of these options; what cannot be is refused."""
-    if look not in LOOKS:
-        raise UnknownChoice("look", look, LOOKS)
+    require_choice("look", look, LOOKS)
     # One round on the side, so that what cannot be is refused now.
     jax.eval_shape(partial(clustering.cluster, weights=jnp.ones(2)), jnp.zeros((2, 1)))
     return CenterRule(clustering, center_aggregator(aggregate), look, sparing)
@@ -129,7 +128,7 @@ def cluster_steps(
     """(members, ...) the steps of those of one group that share the model."""
     number = len(weights)
     points, own = tree.at(gradients, found.members), weights[found.members]
-    clean = cleaned(points, usable(points, own))
+    _, clean = counted(points, own)
     if rule.look == "cosine":  # directions say nothing of lengths, so an attacker could send a huge gradient
         clean = limit_lengths(clean, own)
     key = jax.random.fold_in(key, found.who.min())
@@ -167,7 +166,7 @@ def limit_lengths(points: Tree, weights: Array) -> Tree:
     length = jnp.sqrt(jax.vmap(tree.squared_norm)(points))
     limit = _finite_median(jnp.where(weights > 0, length, jnp.nan))
     factor = jnp.minimum(1.0, limit / jnp.maximum(length, 1e-30))
-    return jax.tree.map(lambda leaf: tree.along(factor, leaf) * leaf, points)
+    return tree.scale_rows(factor, points)
 
 
 def _finite_median(values: Array) -> Array:

@@ -23,7 +23,7 @@ from plures.aggregate import (
     radius_notes,
     threshold_clustering,
 )
-from plures.aggregate.points import cleaned, squared_distances, usable
+from plures.aggregate.points import counted, squared_distances
 from plures.local import draw, losses_of, num_steps, objective, sgd
 from plures.registry import OptionGroup
 from plures.types import Batch, Data, Info, Key, Model, Plan, Tree, Weights
@@ -73,6 +73,16 @@ class GradientUpload(NamedTuple):
     gradient: Weights
     noise: Array
 
+    @staticmethod
+    def of(gradient: Weights, variance: Array) -> GradientUpload:
+        """What is sent of a gradient and its variance."""
+        return GradientUpload(gradient, jax.lax.bitcast_convert_type(variance.astype(jnp.float32), jnp.int32))
+
+    @property
+    def variance(self) -> Array:
+        """The variance as a number again."""
+        return jax.lax.bitcast_convert_type(self.noise, jnp.float32)
+
 
 def gradient_at(model: Model, plan: Plan, key: Key, weights: Weights, data: Data) -> tuple[Weights, Info]:
     """(w - w after the plan) / lr: the gradient, if the plan is one step of gradient descent."""
@@ -102,16 +112,6 @@ def noise_at(model: Model, plan: Plan, key: Key, weights: Weights, data: Data) -
     return apart * share * num_steps(data.train, plan)
 
 
-def as_bits(noise: Array) -> Array:
-    """A float as a whole number, to be sent."""
-    return jax.lax.bitcast_convert_type(noise.astype(jnp.float32), jnp.int32)
-
-
-def as_float(bits: Array) -> Array:
-    """What ``as_bits`` was made of."""
-    return jax.lax.bitcast_convert_type(bits, jnp.float32)
-
-
 def center_aggregator(text: str) -> Aggregator | None:
     """The aggregator of the points a center keeps; none for "center", the center itself."""
     return None if text == "center" else build_aggregator(text)
@@ -135,8 +135,8 @@ def surroundings(points: Tree, weights: Array, mix: Array, kept: Array) -> Surro
 
     ``mix`` are the (centers, points) collaboration weights. The gap is 0 where all points are kept.
     """
-    counts = usable(points, weights)
-    pairs = squared_distances(cleaned(points, counts), counts)
+    counts, clean = counted(points, weights)
+    pairs = squared_distances(clean, counts)
     mixed = jnp.matmul(mix, pairs, precision=jax.lax.Precision.HIGHEST)
     squares = jnp.maximum(mixed - 0.5 * (mixed * mix).sum(1, keepdims=True), 0.0)
 
@@ -150,12 +150,12 @@ def surroundings(points: Tree, weights: Array, mix: Array, kept: Array) -> Surro
         return jnp.where(ratio.max() > 0, far[ratio.argmax()], 0.0)
 
     gap = jax.vmap(end)(squares, kept) if len(counts) > 1 else jnp.zeros(len(mix))
-    return Surroundings(gap, squares, _squared_lengths(mix, points, counts))
+    return Surroundings(gap, squares, _squared_lengths(mix, clean))
 
 
-def _squared_lengths(mix: Array, points: Tree, counts: Array) -> Array:
+def _squared_lengths(mix: Array, points: Tree) -> Array:
     """(centers,) the squared length of every mix of the points, from their products."""
-    rows = [leaf.reshape(len(counts), -1) for leaf in jax.tree.leaves(cleaned(points, counts))]
+    rows = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(points)]
     exact = jax.lax.Precision.HIGHEST
     gram = sum(jnp.matmul(leaf, leaf.T, precision=exact) for leaf in rows)
     return jnp.maximum((jnp.matmul(mix, gram, precision=exact) * mix).sum(1), 0.0)
@@ -198,7 +198,7 @@ def _replace_kept(average: Aggregator | None, group: KeptPoints, plain: Weights,
         return jax.lax.cond(wanted, lambda: average(group.points, mine, uids, key), lambda: blank)
 
     found = jax.lax.map(aggregate, (group.kept, wanted))
-    return jax.tree.map(lambda new, old: jnp.where(tree.along(wanted, old), new, old), found, plain)
+    return tree.choose_rows(wanted, found, plain)
 
 
 def clusters_of(kept: Array) -> Array:
@@ -235,20 +235,17 @@ class OfferedModels(NamedTuple):
     others: Weights  # (candidates, ...)
     labels: Array  # (candidates,)
 
+    def serve(self, model: Model, data: Data) -> Weights:
+        """The own model, or for a newcomer the best on its training rows."""
+        return tree.choose(self.known, self.own, tree.at(self.others, self._best(model, data)))
 
-def best_offered(model: Model, offer: OfferedModels, data: Data) -> Array:
-    """Which of the offered models has the least loss on a client's training rows."""
-    return losses_of(model, offer.others, data).argmin()
+    def cluster(self, model: Model, data: Data) -> Array:
+        """The cluster of the model that the client is served."""
+        return jnp.where(self.known, self.label, self.labels[self._best(model, data)])
 
-
-def serve_offered(model: Model, offer: OfferedModels, data: Data) -> Weights:
-    """A client's own model, or the best for a newcomer."""
-    return tree.choose(offer.known, offer.own, tree.at(offer.others, best_offered(model, offer, data)))
-
-
-def cluster_offered(model: Model, offer: OfferedModels, data: Data) -> Array:
-    """The cluster of the model that a client is served."""
-    return jnp.where(offer.known, offer.label, offer.labels[best_offered(model, offer, data)])
+    def _best(self, model: Model, data: Data) -> Array:
+        """Which of the offered models has the least loss on the client's training rows."""
+        return losses_of(model, self.others, data).argmin()
 
 
 def gap_warnings(noise: Array, gap: Array, spread: Array) -> list[str]:

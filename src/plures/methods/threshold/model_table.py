@@ -131,19 +131,11 @@ def move_models(
     if descent.momentum:
         fresh = (table.steps == 0) | (not descent.dampened)
         share = jnp.where(fresh, 1.0, 1.0 - descent.momentum)
-        memory = jax.tree.map(
-            lambda old, new: descent.momentum * old + tree.along(share, new) * new, table.memory, steps.params
-        )
+        memory = tree.add(tree.scale(descent.momentum, table.memory), tree.scale_rows(share, steps.params))
         params = params if raw else memory
     step = Weights(params, steps.stats)
-    after = keep_variances_positive(
-        table.models, jax.tree.map(lambda old, by: old - descent.lr * by, table.models, step)
-    )
-    models, memory = jax.tree.map(
-        lambda new, old: jnp.where(tree.along(moved, new), new, old),
-        (after, memory),
-        (table.models, table.memory),
-    )
+    after = keep_variances_positive(table.models, tree.subtract(table.models, tree.scale(descent.lr, step)))
+    models, memory = tree.choose_rows(moved, (after, memory), (table.models, table.memory))
     return table._replace(models=models, memory=memory, steps=table.steps + moved)
 
 

@@ -10,9 +10,9 @@ from jax import Array
 
 from plures import tree
 from plures.aggregate import Quantile, Radius
-from plures.aggregate.points import cleaned, squared_distances, usable
+from plures.aggregate.points import counted, squared_distances
 from plures.aggregate.radius import ranks, share_of
-from plures.types import Key, Tree, Weights
+from plures.types import Key, Weights
 
 
 class MomentumTable(NamedTuple):
@@ -88,8 +88,8 @@ def radius_of_present(rule: Radius, number: Array) -> Radius | ShareOfPresent:
 
 def nearest_center(points: Weights, weights: Array, centers: Weights, before: Array) -> Array:
     """(clients,) the nearest center of each; who does not count stays where it was."""
-    counts = usable(points.params, weights)
-    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), cleaned(points.params, counts), centers.params)
+    counts, clean = counted(points.params, weights)
+    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), clean, centers.params)
     number = jax.tree.leaves(centers)[0].shape[0]
     far = squared_distances(both, jnp.append(counts, jnp.ones(number, bool)))[: len(counts), len(counts) :]
     return jnp.where(counts, far.argmin(1), before).astype(jnp.int32)
@@ -97,8 +97,8 @@ def nearest_center(points: Weights, weights: Array, centers: Weights, before: Ar
 
 def draw_centers(key: Key, points: Weights, weights: Array, number: int, num_starts: int) -> Weights:
     """``number`` of the points as first centers: the best of some draws of k-means++ with capped distances."""
-    counts = usable(points.params, weights)
-    pairs = squared_distances(cleaned(points.params, counts), counts)
+    counts, clean = counted(points.params, weights)
+    pairs = squared_distances(clean, counts)
     both = counts[:, None] & counts[None] & ~jnp.eye(len(counts), dtype=bool)
     cap = jnp.nanmedian(jnp.where(both, pairs, jnp.nan))
     capped = jnp.minimum(pairs, jnp.where(jnp.isnan(cap), 0.0, cap))
@@ -118,11 +118,6 @@ def draw_centers(key: Key, points: Weights, weights: Array, number: int, num_sta
 
     picks, cost = jax.vmap(draw)(jax.random.split(key, num_starts))
     return tree.at(points, picks[cost.argmin()])
-
-
-def scale_rows(factors: Array, stacked: Tree) -> Tree:
-    """Every row times its own factor."""
-    return jax.tree.map(lambda leaf: tree.along(factors, leaf) * leaf, stacked)
 
 
 def spread_around(squares: Array, centers: Weights, label: Array) -> Array:

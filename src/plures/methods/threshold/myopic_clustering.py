@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from plures.method import Method
 from plures.methods.threshold.gradients import ThresholdOptions
-from plures.methods.threshold.momentum_clustering import momentum_clustering
+from plures.methods.threshold.momentum_clustering import MomentumOptions, momentum_clustering
 from plures.registry import Limit, method
 from plures.types import Model, Plan
 
@@ -29,11 +29,7 @@ from plures.types import Model, Plan
     ],
 )
 def myopic_clustering(
-    model: Model,
-    *,
-    plan: Plan = Plan(),
-    clustering: ThresholdOptions = ThresholdOptions(),
-    num_offered: int = 8,
+    model: Model, *, plan: Plan = Plan(), clustering: ThresholdOptions = ThresholdOptions(), num_offered: int = 8
 ) -> Method:
     """A model for every client, moved by gradients that are taken at different models: a strawman, for teaching.
 
@@ -42,12 +38,5 @@ def myopic_clustering(
         clustering: Whose gradients a client keeps.
         num_offered: How many models, of the largest clusters, newcomers choose from by their training rows.
     """
-    return momentum_clustering(
-        model,
-        num_clusters=0,
-        plan=plan,
-        clustering=clustering,
-        alpha=1.0,
-        audit=0,
-        num_offered=num_offered,
-    )
+    options = MomentumOptions(alpha=1.0, audit=0, num_offered=num_offered)
+    return momentum_clustering(model, num_clusters=0, plan=plan, clustering=clustering, options=options)
