@@ -277,7 +277,7 @@ def test_clients_of_one_class_and_of_few_rows():
     found = references_of(federation, None, model_for(federation))
 
     assert not found.left_out
-    assert list(column(found, "logistic alone", "test_score"))[0] == 1.0
+    assert next(iter(column(found, "logistic alone", "test_score"))) == 1.0
     assert np.isfinite(found.table["test_loss"].to_numpy()).all()
 
 

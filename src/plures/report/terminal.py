@@ -41,7 +41,7 @@ def leaderboard(result: Comparison, *, width: int = 80) -> Table:
     top = max(sound, default=1.0) or 1.0
     drawable = width >= WIDE and all(value >= 0 for value in sound)
     said = partial(number, digits=result.digits)
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
             Text(f"{MARK} {row['method']}" if row["method"] == advice else row["method"]),
             said(row["mean"]) + (f" {bar(row['mean'], top)}" if drawable else ""),

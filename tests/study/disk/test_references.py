@@ -1,8 +1,9 @@
 """References are written beside a study, and read back as they were."""
 
 import pytest
-from plures.data import load
+
 from plures.builders import build_model
+from plures.data import load
 from plures.study.disk import layout
 from plures.study.disk.references import read_references, save_references
 from plures.study.references import data_mark, references_of
