@@ -1,6 +1,7 @@
 """A folder with an NPZ file per client: arrays x and y, or x_train, y_train, x_test, y_test (and valid).
 
-Inputs that are uint8 (images) are divided by 255. Vectors are standardized by the training rows of seen clients.
+Inputs that are uint8 (images) are divided by 255. Vectors are standardized by the training rows of seen clients,
+and their tails tamed.
 Other inputs with several axes are left as they are. Missing inputs are refused.
 Files are read without pickle, and checked alone and against the first client's.
 """
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plures.data.check import rows_not_below
+from plures.data.federation import Federation
 from plures.data.scale import federated_scale
 from plures.data.tables.columns import LARGEST
 from plures.data.tables.examination import (
@@ -32,7 +34,8 @@ from plures.data.tables.files import Files
 from plures.data.tables.layout import RowOwners, SplitMarks, TableLayout, check_unseen, lay_out
 from plures.data.tables.messages import RowPlaces, attempt, in_order
 from plures.data.tables.options import TableOptions
-from plures.data.tables.target import RawTarget, infer_labels
+from plures.data.tables.target import Labels, RawTarget, infer_labels
+from plures.data.tails import knee_of, tamed_note
 from plures.errors import BadData, BadFile, BadValue, UserError
 from plures.wording import counted, listed
 
@@ -66,22 +69,30 @@ def examine_arrays(files: Files, options: TableOptions, errors: list[UserError])
     xs = [x for client in clients for x in client.xs]
     return Examination(
         with_layout(replace(summary, feature_names=_features(xs[0])), layout),
-        make=lambda: federation_of(inputs(xs, layout), target, layout, files.title),
+        make=lambda: _made(xs, layout, target, files.title, knee_of(options.tails)),
     )
 
 
-def inputs(xs: list[NDArray[Any]], layout: TableLayout) -> NDArray[np.float32]:
-    """The inputs in the order of the layout, scaled by the rule for their kind."""
+def _made(xs: list[NDArray[Any]], layout: TableLayout, target: Labels, title: str, knee: float) -> Federation:
+    x, notes = inputs(xs, layout, knee)
+    return federation_of(x, target, layout, title).noted(*notes)
+
+
+def inputs(xs: list[NDArray[Any]], layout: TableLayout, knee: float) -> tuple[NDArray[np.float32], tuple[str, ...]]:
+    """The inputs in the order of the layout, scaled by the rule for their kind, and notes on what became of them."""
     if all(x.dtype == np.uint8 for x in xs):
-        return np.asarray(np.concatenate(xs)[layout.rows] / np.float32(255))
+        return np.asarray(np.concatenate(xs)[layout.rows] / np.float32(255)), ()
     if xs[0].ndim > 2:
-        return np.concatenate(xs, dtype=np.float32, casting="same_kind")[layout.rows]
-    out = np.empty((len(layout.rows), xs[0].shape[1]), np.float32)
+        return np.concatenate(xs, dtype=np.float32, casting="same_kind")[layout.rows], ()
+    out, far = np.empty((len(layout.rows), xs[0].shape[1]), np.float32), [np.zeros(0)]
     # A few columns at a time: the doubles that a scale needs are never there for all of them at once.
     for first in range(0, out.shape[1], WIDTH):
         block = np.concatenate([x[:, first : first + WIDTH].astype(np.float64) for x in xs])[layout.rows]
-        out[:, first : first + WIDTH] = federated_scale(block, layout.owner, layout.use).apply(block)
-    return out
+        scale = federated_scale(block, layout.owner, layout.use)._replace(knee=knee)
+        out[:, first : first + WIDTH] = scale.apply(block)
+        learned = np.abs(scale.standardize(block[layout.use]))
+        far.append(learned[learned > knee])
+    return out, tamed_note("x", np.concatenate(far), knee)
 
 
 def _check_options(options: TableOptions) -> None:

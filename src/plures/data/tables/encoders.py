@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from plures.data.scale import ColumnScale, federated_scale
 from plures.data.tables.columns import TypedColumns, code_levels
 from plures.data.tables.layout import TableLayout
+from plures.data.tails import tamed_note
 from plures.wording import counted, shown
 
 if TYPE_CHECKING:
@@ -52,10 +53,12 @@ class Encoder:
                 out[:, 1] = np.isnan(values)
 
 
-def fit(found: TypedColumns, layout: TableLayout) -> list[Encoder]:
-    """An encoder for every input column, in the order of the table."""
-    fits = {"number": _fit_number, "category": _fit_category}
-    return [fits[kind](found.columns[name], layout) for name, kind in found.inputs.items()]
+def fit(found: TypedColumns, layout: TableLayout, *, knee: float = np.inf) -> list[Encoder]:
+    """An encoder for every input column, in the order of the table; numbers beyond the ``knee`` are tamed."""
+    return [
+        _fit_number(found.columns[name], layout, knee) if kind == "number" else _fit_category(found.columns[name], layout)
+        for name, kind in found.inputs.items()
+    ]
 
 
 def encode(found: TypedColumns, encoders: list[Encoder], layout: TableLayout) -> NDArray[np.float32]:
@@ -80,7 +83,7 @@ def numbers_of(column: pl.Series) -> NDArray[np.float64]:
     return np.asarray(column.to_physical().cast(pl.Float64).fill_null(np.nan).to_numpy())
 
 
-def _fit_number(column: pl.Series, layout: TableLayout) -> Encoder:
+def _fit_number(column: pl.Series, layout: TableLayout, knee: float) -> Encoder:
     """Standardized, or 0 and 1 for truth; a second input marks missing values if training rows have any."""
     import polars as pl
 
@@ -90,11 +93,13 @@ def _fit_number(column: pl.Series, layout: TableLayout) -> Encoder:
     if missing[use].all():
         return _no_values(name)
     as_is = ColumnScale(np.zeros(1), np.ones(1))
-    scale = as_is if column.dtype == pl.Boolean else federated_scale(values[:, None], layout.owner, use)
+    learned = federated_scale(values[:, None], layout.owner, use)
+    scale = as_is if column.dtype == pl.Boolean else learned._replace(knee=knee)
     marked = bool(missing[use].any())
     notes = _missing_note(name, missing, use, "set to 0 (the mean)" if scale is not as_is else "set to 0")
     if np.nanmin(values[use]) == np.nanmax(values[use]):
         notes += (f"column '{name}' has the same value in all {SEEN}",)
+    notes += tamed_note(f"column '{name}'", scale.standardize(values[use][:, None]), scale.knee)
     return Encoder(name, (name, f"{name} (missing)")[: 1 + marked], notes, scale=scale)
 
 

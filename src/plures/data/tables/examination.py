@@ -84,5 +84,6 @@ def federation_of(x: NDArray[Any], labels: Labels, layout: TableLayout, title: s
         title=title,
         class_names=labels.class_names,
         unit=layout.unit,
+        standardize_target=labels.task == "regression",
     )
     return mark_held_out(made, layout.held_out)

@@ -22,6 +22,7 @@ from plures.data.tables.layout import RowOwners, SplitMarks, check_unseen, lay_o
 from plures.data.tables.messages import RowPlaces, attempt
 from plures.data.tables.options import TableOptions
 from plures.data.tables.target import Labels, infer_labels, raw_target
+from plures.data.tails import knee_of
 from plures.errors import BadData, UserError
 
 
@@ -41,7 +42,7 @@ def examine_table(files: Files, options: TableOptions, errors: list[UserError]) 
     layout = lay_out(target, owners, _marks(found, table.places), options, errors)
     if layout is None:
         return Examination.of(summary, errors)
-    encoders = fit(found, layout)
+    encoders = fit(found, layout, knee=knee_of(options.tails))
     summary = _with_encoders(with_layout(summary, layout), encoders)
     if not summary.feature_names:
         wanted = "no input column has a value in training rows of seen clients; give at least one that has"
