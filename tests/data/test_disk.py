@@ -616,7 +616,7 @@ def test_a_moved_folder_opens_all_the_same(folder, tmp_path):
 
 
 def test_whether_targets_are_standardized_comes_back_and_is_off_in_folders_of_before(folder):
-    whole = replace(full(), standardize_target=True)
+    whole = dataclasses.replace(full(), standardize_target=True)
     kept = save(whole, folder.parent / "standardized")
     before = json.loads((folder / "manifest.json").read_text())
     del before["standardize_target"]

@@ -59,7 +59,9 @@ def test_missing_values_stay_missing_and_other_values_stay_bit_for_bit():
 
 
 def test_an_outlier_among_training_rows_is_drawn_in_and_noted_once(table):
-    found = inspect_own(table(), TableOptions(**OPTIONS | {"split": None, "shares": (1.0, 0.0, 0.0), "ignore": ("part",)}))
+    found = inspect_own(
+        table(), TableOptions(**OPTIONS | {"split": None, "shares": (1.0, 0.0, 0.0), "ignore": ("part",)})
+    )
 
     # One value of 1000 among n = 80 of a mean near 0 lies at about sqrt(n - 1) = 8.9 deviations.
     assert [note for note in found.notes if "deviations" in note] == [

@@ -42,7 +42,9 @@ def federation(y, *, clients=4, **options):
     return from_arrays(x, np.tile(np.asarray(y), clients), owner, task="regression", **options)
 
 
-@pytest.mark.parametrize(("num_outputs", "y", "shift", "scale"), [(1, Y, 300.0, 40.0), (2, PAIRS, [300, 0.3], [40, 0.04])])
+@pytest.mark.parametrize(
+    ("num_outputs", "y", "shift", "scale"), [(1, Y, 300.0, 40.0), (2, PAIRS, [300, 0.3], [40, 0.04])]
+)
 def test_the_loss_is_that_of_the_plain_model_on_standardized_targets(num_outputs, y, shift, scale):
     plain = least_squares((4,), num_outputs)
     weights, given = some_weights(plain), in_units(plain, shift, scale)

@@ -21,7 +21,12 @@ def table(seed=0):
     draw = np.random.default_rng(seed)
     x = draw.standard_t(3, (CLIENTS, ROWS, DIM))
     slopes = [1.0, -0.5, 0.3] + 0.3 * draw.normal(size=(CLIENTS, DIM))
-    y = 5 + np.einsum("krd,kd->kr", x, slopes) + draw.normal(size=(CLIENTS, 1)) + 0.3 * draw.normal(size=(CLIENTS, ROWS))
+    y = (
+        5
+        + np.einsum("krd,kd->kr", x, slopes)
+        + draw.normal(size=(CLIENTS, 1))
+        + 0.3 * draw.normal(size=(CLIENTS, ROWS))
+    )
     columns = {f"x{d}": x[..., d].ravel() for d in range(DIM)}
     names = np.repeat([f"c{k}" for k in range(CLIENTS)], ROWS)
     parts = np.tile(np.array(["train", "train", "valid", "train", "test"])[np.arange(ROWS) % 5], CLIENTS)
@@ -73,7 +78,9 @@ def test_a_target_in_another_unit_gives_scores_in_that_unit(scores):
 def test_drawn_splits_do_not_hang_on_the_targets_unit(scores):
     changed = table().with_columns(pl.col("y") * UNIT + OFFSET)
 
-    assert_close(scores(changed, split=None, ignore=("part",)), scores(table(), split=None, ignore=("part",)), unit=UNIT)
+    assert_close(
+        scores(changed, split=None, ignore=("part",)), scores(table(), split=None, ignore=("part",)), unit=UNIT
+    )
 
 
 def test_columns_may_be_renamed_and_reordered(scores):
@@ -113,7 +120,9 @@ def test_names_in_another_order_change_draws_alone(scores):
 
     found = scores(renamed, plan=full)
 
-    assert_close(found, {(method, names[name]): score for (method, name), score in scores(table(), plan=full).items()})
+    assert_close(
+        found, {(method, names[name]): score for (method, name), score in scores(table(), plan=full).items()}
+    )
     assert scores(renamed) != {(method, names[name]): score for (method, name), score in scores(table()).items()}
 
 

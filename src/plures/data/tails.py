@@ -34,7 +34,7 @@ def tame(z: NDArray[Any], knee: float) -> NDArray[Any]:
 
 
 def knee_of(tails: str) -> float:
-    """from where on values are drawn in: 5 deviations for "tame", nowhere for "keep"."""
+    """From where on values are drawn in: 5 deviations for "tame", nowhere for "keep"."""
     if tails not in TAILS:
         raise UnknownChoice("way with tails", tails, TAILS)
     return KNEE if tails == "tame" else np.inf

@@ -56,7 +56,9 @@ class Encoder:
 def fit(found: TypedColumns, layout: TableLayout, *, knee: float = np.inf) -> list[Encoder]:
     """An encoder for every input column, in the order of the table; numbers beyond the ``knee`` are tamed."""
     return [
-        _fit_number(found.columns[name], layout, knee) if kind == "number" else _fit_category(found.columns[name], layout)
+        _fit_number(found.columns[name], layout, knee)
+        if kind == "number"
+        else _fit_category(found.columns[name], layout)
         for name, kind in found.inputs.items()
     ]
 
