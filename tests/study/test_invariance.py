@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import plures
+from plures.channel.clip import clip
 from plures.data import TableOptions, read_own
 from plures.types import Plan
 
@@ -37,11 +38,11 @@ def table(seed=0):
 def scores(tmp_path):
     """A function from a table to the test rmse per method and client."""
 
-    def of(frame, *, plan=Plan(epochs=2, batch=7, lr=0.05), **options):
+    def of(frame, *, plan=Plan(epochs=2, batch=7, lr=0.05), channels=(), **options):
         path = tmp_path / "t.parquet"
         frame.write_parquet(path)
         federation = read_own(path, TableOptions(client="site", target="y", **{"split": "part", **options}))
-        result = plures.compare(METHODS, federation, rounds=2, seeds=(0,), plan=plan)
+        result = plures.compare(METHODS, federation, rounds=2, seeds=(0,), plan=plan, channels=channels)
         found = result.clients.select("method", "name", "personal_test_rmse")
         return {tuple(row[:2]): row[2] for row in found.iter_rows()}
 
@@ -71,8 +72,12 @@ def test_a_target_with_an_offset_gives_the_same_scores(scores):
     assert_close(scores(table().with_columns(pl.col("y") + OFFSET)), scores(table()), rtol=1e-3)
 
 
-def test_a_target_in_another_unit_gives_scores_in_that_unit(scores):
-    assert_close(scores(table().with_columns(pl.col("y") * UNIT)), scores(table()), unit=UNIT)
+@pytest.mark.parametrize("channels", [(), (clip(norm=0.2),)], ids=["plain", "clipped"])
+def test_a_target_in_another_unit_gives_scores_in_that_unit(scores, channels):
+    """Plain descent on squares from zero scales with the target by itself; a bound on uploads does not."""
+    changed = table().with_columns(pl.col("y") * UNIT)
+
+    assert_close(scores(changed, channels=channels), scores(table(), channels=channels), unit=UNIT)
 
 
 def test_drawn_splits_do_not_hang_on_the_targets_unit(scores):
