@@ -10,6 +10,7 @@ from plures.data import Federation
 from plures.errors import UnknownChoice, Unsupported
 from plures.method import Channel, Method
 from plures.models.norm_layers import check_policy
+from plures.models.units import in_units
 from plures.recipe import with_recipe, written
 from plures.registry import CHANNELS, METHODS, MODELS, PERSONALIZERS, Named
 from plures.types import Model, Plan
@@ -68,11 +69,12 @@ def _of(numbers: Mapping[tuple[int, str], Any] | None, place: int) -> dict[str, 
 
 
 def build_model(text: str, federation: Federation) -> Model:
-    """The model a text names, in the federation's shape."""
+    """The model a text names, in the federation's shape and, for a regression that standardizes its targets, in their unit."""
     named = Named.parse(text, MODELS)
     model: Model = named.entry.factory(federation.shape, federation.num_outputs, **named.options)
     federation.check_model(model)
-    return model
+    unit = federation.target_unit
+    return model if unit is None else in_units(model, unit.shift, unit.scale)
 
 
 def build_channel(text: str, facts: Mapping[str, Any] | None = None) -> Channel:

@@ -120,6 +120,13 @@ class Summary(NamedTuple):
     zeros: Callable[[Weights], Tree]
 
 
+class TargetUnit(NamedTuple):
+    """Targets of a regression in the user's unit are shift + scale * standardized ones; a number, or one per output."""
+
+    shift: float | tuple[float, ...]
+    scale: float | tuple[float, ...]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Model:
     """Pure functions of a predictor, with named parts.
@@ -129,7 +136,8 @@ class Model:
     "classification", "binary", "regression", "density" or "sequence". ``parts``
     maps a part's name ("body", "head", "norm") to patterns of the paths of its leaves ("params/head/*"). ``summary``
     says what of its rows determines the loss, where that is less than the rows. ``features`` are the inputs of the last
-    layer (evaluation mode); ``featured`` is the training pass with the features it had: outputs, features, stats.
+    layer (evaluation mode); ``featured`` is the training pass with the features it had: outputs, features, stats. ``unit`` is
+    that of a regression whose loss is of standardized outputs and targets (see ``plures.models.units``); None is the plain loss.
     """
 
     init: Callable[[Key], Weights]
@@ -145,6 +153,7 @@ class Model:
     featured: Callable[[Key, Weights, Array, Array], tuple[Array, Array, Tree]] | None = None
     penalty: Callable[[Tree], Array] | None = None
     summary: Summary | None = None
+    unit: TargetUnit | None = None
     recipe: Recipe | None = None
 
 

@@ -92,7 +92,7 @@ def test_every_field_comes_back(memory_map, tmp_path):
 
 
 def test_a_federation_has_no_field_that_is_not_stored():
-    assert set(FIELDS) == {"x", "y", "names", *map(disk.field_of, disk.PER_CLIENT), *disk.FACTS}
+    assert set(FIELDS) == {"x", "y", "names", *map(disk.field_of, disk.PER_CLIENT), *disk.FACTS, *disk.LATER}
 
 
 KINDS = st.sampled_from(["f4", "f8", ">f8", "f2", "i4", "u1", "?", "i8"])
@@ -613,3 +613,14 @@ def test_a_moved_folder_opens_all_the_same(folder, tmp_path):
     shutil.move(folder, tmp_path / "elsewhere")
 
     assert_same(open_federation(tmp_path / "elsewhere"), small())
+
+
+def test_whether_targets_are_standardized_comes_back_and_is_off_in_folders_of_before(folder):
+    whole = dataclasses.replace(full(), standardize_target=True)
+    kept = save(whole, folder.parent / "standardized")
+    before = json.loads((folder / "manifest.json").read_text())
+    del before["standardize_target"]
+    (folder / "manifest.json").write_text(json.dumps(before))
+
+    assert open_federation(kept).standardize_target is True
+    assert open_federation(folder).standardize_target is False

@@ -29,6 +29,8 @@ def clip(*, norm: float = 1.0) -> Channel:
         return jax.tree.map(lambda leaf: tree.scale(factor, leaf) if tree.is_float(leaf) else leaf, upload)
 
     def apply(key: Key, uploads: Tree, weights: Array, uids: Array) -> tuple[Tree, Array]:
+        if not jax.tree.leaves(uploads):  # training alone sends nothing
+            return uploads, weights
         return jax.vmap(one)(uploads), weights
 
     return apply

@@ -49,6 +49,9 @@ def data_options(
     category: Annotated[
         list[str] | None, typer.Option(help="Own table: numbers that are categories; repeatable.")
     ] = None,
+    tails: Annotated[
+        str | None, typer.Option(help="Own data: 'keep' leaves inputs beyond 5 deviations; else tamed.")
+    ] = None,
     split_seed: Annotated[int | None, typer.Option(help="Own data: the seed of the split.")] = None,
     hold_out: Annotated[
         str, typer.Option(help="Clients kept out of training: a number, a share, names 'a,b', 0, or auto.")
@@ -182,7 +185,7 @@ def data_save(
     say(f"wrote {folder}: {federation.num_clients} clients; use it with --data {folder}")
 
 
-TABLE = ("target", "client", "task", "split", "time", "recording", "shares", "ignore")
+TABLE = ("target", "client", "task", "split", "time", "recording", "shares", "ignore", "tails")
 UNSET: tuple[Any, ...] = (None, [], ())
 RENAMED = {"category": "categories", "split_seed": "seed"}
 

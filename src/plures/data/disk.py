@@ -45,6 +45,8 @@ NUMBERS = ("num_classes", "num_groups", "num_domains")
 FACTS: dict[str, Any] = (
     dict.fromkeys(("title", "task", "unit"), str) | dict.fromkeys(NUMBERS, int) | dict.fromkeys(TEXTS, list)
 )
+LATER: dict[str, Any] = {"standardize_target": bool}
+"""Facts that folders of earlier releases do not have; they are as the federation's defaults say."""
 BLOCK_BYTES = 2**24
 ALIGN = 64
 
@@ -85,6 +87,7 @@ def open_federation(folder: str | Path, *, memory_map: bool | None = None, verif
         field_of(name): _load(one, memory_map and name in ("x", "y"), verify) for name, one in arrays.items()
     }
     facts: dict[str, Any] = {name: tuple(manifest[name]) if name in TEXTS else manifest[name] for name in FACTS}
+    facts |= {name: manifest[name] for name in LATER if name in manifest}
     federation = Federation(**found, **facts, names=_read_names(place, manifest["names"]))
     wrong = next(_contradictions(federation), None)
     if wrong:
@@ -180,7 +183,7 @@ def _write(federation: Federation, folder: Path) -> None:
     arrays |= _write_archive(folder / EXAMPLES, {"x": federation.x, "y": federation.y}, runs)
     names = json.dumps(list(federation.names), indent=0).encode()
     (folder / NAMES).write_bytes(names)
-    facts = {name: kind(getattr(federation, name)) for name, kind in FACTS.items()}
+    facts = {name: kind(getattr(federation, name)) for name, kind in (FACTS | LATER).items()}
     manifest = {"format": FORMAT, "version": VERSION, "plures": __version__, **facts}
     manifest |= {"arrays": arrays, "names": {"file": NAMES, "sha256": hashlib.sha256(names).hexdigest()}}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
@@ -260,6 +263,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     for name, kind in (FACTS | {"arrays": dict, "names": dict}).items():
         if not isinstance(manifest.get(name), kind):
             raise BadFile(f"{file} is damaged: it has no '{name}' of type {kind.__name__}")
+    for name, kind in LATER.items():
+        if not isinstance(manifest.get(name, kind()), kind):
+            raise BadFile(f"{file} is damaged: its '{name}' is not of type {kind.__name__}")
     named = set(manifest["arrays"])
     if not set(NEEDED) <= named <= {*NEEDED, *PER_CLIENT}:
         raise BadFile(f"{file} is damaged: it names the arrays {', '.join(sorted(named))}")

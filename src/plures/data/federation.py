@@ -18,9 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from plures.data.check import as_array, check_arrays, labels_of, one_per_client, split_codes
 from plures.data.splits import SHARES, Shares, at_random
+from plures.data.units import target_unit
 from plures.errors import BadData, BadValue, UnknownChoice, Unsupported
 from plures.keys import Purpose, derive, root
-from plures.types import Model
+from plures.types import Model, TargetUnit
 
 SPLITS = ("train", "valid", "test")
 TASKS = ("classification", "regression", "density", "sequence")
@@ -33,7 +34,9 @@ class Federation:
     ``start`` and ``count`` are (clients, 3): where each client's train, valid and test rows lie in ``x``, ``y``.
     ``held_out`` marks clients that the data themselves set aside as unseen: ``hold_out()`` without arguments takes
     those. ``unit`` names what a split keeps together (a recording), if anything. ``notes`` are warnings a report
-    must carry (rows left out, clients too small to split). ``source``: the text and options by which
+    must carry (rows left out, clients too small to split). ``standardize_target`` is whether models built by name for a
+    regression learn standardized targets: so for own data and real sets, where the unit is anybody's choice; not for
+    worlds, whose known optima are those of the plain loss. ``source``: the text and options by which
     ``load`` made it, and of how many clients; a part of a federation has that of the whole.
     """
 
@@ -54,6 +57,7 @@ class Federation:
     class_names: tuple[str, ...] = ()
     unit: str = ""
     notes: tuple[str, ...] = ()
+    standardize_target: bool = False
     source: Mapping[str, Any] | None = None
 
     @property
@@ -76,6 +80,14 @@ class Federation:
         """Numbers a method's factory may ask for by name; a part of a federation keeps those of the whole."""
         found = {"num_clients": self.num_clients, "num_groups": self.num_groups, "num_domains": self.num_domains}
         return {name: number for name, number in found.items() if number}
+
+    @property
+    def target_unit(self) -> TargetUnit | None:
+        """The mean and deviation of the targets in training rows of seen clients; None where targets stay as they are."""
+        seen = np.ones(self.num_clients, bool) if self.held_out is None else ~self.held_out
+        if not self.standardize_target or self.task != "regression" or not self.count[seen, 0].any():
+            return None
+        return target_unit(self.y, self.start[seen, 0], self.count[seen, 0])
 
     @property
     def known(self) -> dict[str, Any]:
@@ -241,13 +253,15 @@ def from_arrays(
     domain: Mapping[str, int] | None = None,
     clients: Sequence[str] | None = None,
     title: str = "arrays",
+    standardize_target: bool = True,
     seed: int = 0,
 ) -> Federation:
     """A federation from one array of inputs, one of labels and one that says whose each example is.
 
     ``split`` gives each example's part ("train", "valid", "test"); without it every client's rows are shuffled
     and cut by ``shares``. ``clients`` lists the clients expected, so that one without rows is noticed.
-    ``group`` and ``domain`` map a client's name to a number from 0 on.
+    ``group`` and ``domain`` map a client's name to a number from 0 on. ``standardize_target`` is whether models built by
+    name for a regression learn standardized targets.
     """
     if task not in TASKS:
         raise UnknownChoice("task", task, TASKS)
@@ -274,6 +288,7 @@ def from_arrays(
         num_groups=0 if groups is None else int(groups.max()) + 1,
         num_domains=0 if domains is None else int(domains.max()) + 1,
         title=title,
+        standardize_target=standardize_target and task == "regression",
     )
 
 

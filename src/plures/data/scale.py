@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plures.data.tails import tame
+
 
 class ColumnMoments(NamedTuple):
     """What one client sends per column, or the server's merger of all; stacked on axis 0 for many clients."""
@@ -44,14 +46,20 @@ def merge_moments(parts: ColumnMoments) -> ColumnMoments:
 
 
 class ColumnScale(NamedTuple):
-    """The mean and deviation of every column; a constant column has deviation 1."""
+    """The mean and deviation of every column; a constant column has deviation 1. ``knee``: where tails begin to be tamed."""
 
     mean: NDArray[Any]
     deviation: NDArray[Any]
+    knee: float = np.inf
+
+    def standardize(self, x: NDArray[Any]) -> NDArray[Any]:
+        """Rows as vectors with mean 0 and deviation 1, tails and missing values as they are."""
+        found: NDArray[Any] = (x.reshape(len(x), -1) - self.mean) / self.deviation
+        return found
 
     def apply(self, x: NDArray[Any]) -> NDArray[Any]:
         """Standardized inputs of the same shape (float32); a missing value becomes 0, the mean."""
-        flat = (x.reshape(len(x), -1) - self.mean) / self.deviation
+        flat = tame(self.standardize(x), self.knee)
         return np.nan_to_num(flat, nan=0.0).astype(np.float32).reshape(x.shape)
 
 

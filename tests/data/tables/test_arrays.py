@@ -24,7 +24,7 @@ def test_vectors_are_standardized_by_seen_training_rows(npz):
     npz("a", x=np.array([[1.0, 10.0], [3.0, 30.0]]), y=np.array([1.5, 2.5]))
     folder = npz("b", x=np.array([[7.0, 20.0], [9.0, 20.0]]), y=np.array([3.5, 4.5]))
 
-    federation = read_own(folder, TableOptions(shares=(1.0, 0.0, 0.0), hold_out=("b",)))
+    federation = read_own(folder, TableOptions(shares=(1.0, 0.0, 0.0), hold_out=("b",), tails="keep"))
 
     assert federation.x.tolist() == [[-1, -1], [1, 1], [5, 0], [7, 0]]
     assert federation.x.dtype == np.float32

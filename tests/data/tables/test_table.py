@@ -44,8 +44,9 @@ def test_numbers_and_dates_have_mean_zero_and_deviation_one_in_seen_training_row
 
 def test_a_date_is_its_day_standardized(csv):
     path = csv("site,when,y,part", "a,2024-03-01,1.5,train", "a,2024-03-03,2.5,train", "a,2024-03-12,3.5,test")
+    options = TableOptions(client="site", target="y", split="part", shares=(0.8, 0.0, 0.2), tails="keep")
 
-    found = by_target(read_own(path, TableOptions(client="site", target="y", split="part", shares=(0.8, 0.0, 0.2))))
+    found = by_target(read_own(path, options))
 
     assert found == {1.5: [-1.0], 2.5: [1.0], 3.5: [10.0]}  # mean 2 March, deviation 1 day
 

@@ -19,7 +19,7 @@ from plures.keys import Purpose, derive, root
 from plures.registry import OptionGroup
 from plures.types import Key
 
-KEPT = ("task", "num_classes", "num_domains", "num_groups", "title", "class_names", "notes")
+KEPT = ("task", "num_classes", "num_domains", "num_groups", "title", "class_names", "notes", "standardize_target")
 """What a federation keeps when its rows are dealt anew."""
 Owners = NDArray[np.int64]
 Rule = Callable[[Key, NDArray[np.int64], int], Owners]

@@ -1,7 +1,7 @@
 """A folder with an NPZ file per client: arrays x and y, or x_train, y_train, x_test, y_test (and valid).
 
-Inputs that are uint8 (images) are divided by 255. Vectors are standardized by the training rows of seen clients.
-Other inputs with several axes are left as they are. Missing inputs are refused.
+Inputs that are uint8 (images) are divided by 255. Vectors are standardized by the training rows of seen clients,
+and their tails tamed. Other inputs with several axes are left as they are. Missing inputs are refused.
 Files are read without pickle, and checked alone and against the first client's.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plures.data.check import rows_not_below
-from plures.data.scale import federated_scale
+from plures.data.scale import ColumnScale, federated_scale
 from plures.data.tables.columns import LARGEST
 from plures.data.tables.examination import Column, Content, Inputs, TableSummary
 from plures.data.tables.files import Files
@@ -26,6 +27,7 @@ from plures.data.tables.layout import RowOwners, SplitMarks, TableLayout
 from plures.data.tables.messages import RowPlaces, attempt, in_order
 from plures.data.tables.options import TableOptions
 from plures.data.tables.target import Labels, RawTarget, infer_labels
+from plures.data.tails import knee_of, tamed_note
 from plures.errors import BadData, BadFile, BadValue, UserError
 from plures.wording import counted, listed
 
@@ -55,7 +57,13 @@ def read_arrays(files: Files, options: TableOptions, errors: list[UserError]) ->
     labels = attempt(errors, _labels, parts, options.task)
     sizes = [sum(len(part.x) for part in client.parts) for client in clients]
     owners = RowOwners(np.repeat(np.arange(len(clients)), sizes), files.clients)
-    return Content(summary, labels, owners, lambda: _marks(parts), lambda layout: _inputs(parts, layout))
+    return Content(
+        summary,
+        labels,
+        owners,
+        lambda: _marks(parts),
+        lambda layout: _inputs(parts, layout, knee_of(options.tails)),
+    )
 
 
 def _check_options(options: TableOptions) -> None:
@@ -106,25 +114,37 @@ def _marks(parts: list[ArrayPart]) -> SplitMarks:
     return SplitMarks(given=np.repeat([PARTS.index(part.name) for part in parts], [len(part.x) for part in parts]))
 
 
-def _inputs(parts: list[ArrayPart], layout: TableLayout) -> Inputs:
+def _inputs(parts: list[ArrayPart], layout: TableLayout, knee: float) -> Inputs:
     """The inputs, with names for the columns of vectors; inputs with more axes have none."""
     xs = [part.x for part in parts]
     names = tuple(f"x{column}" for column in range(xs[0].shape[1])) if xs[0].ndim == 2 else ()
-    return Inputs(make=lambda: _scaled(xs, layout), names=names)
-
-
-def _scaled(xs: list[NDArray[Any]], layout: TableLayout) -> NDArray[np.float32]:
-    """The inputs in the order of the layout, scaled by the rule for their kind."""
     if all(x.dtype == np.uint8 for x in xs):
-        return np.asarray(np.concatenate(xs)[layout.rows] / np.float32(255))
+        return Inputs(make=lambda: np.asarray(np.concatenate(xs)[layout.rows] / np.float32(255)), names=names)
     if xs[0].ndim > 2:
-        return np.concatenate(xs, dtype=np.float32, casting="same_kind")[layout.rows]
-    out = np.empty((len(layout.rows), xs[0].shape[1]), np.float32)
-    # A few columns at a time: the doubles that a scale needs are never there for all of them at once.
-    for first in range(0, out.shape[1], WIDTH):
-        block = np.concatenate([x[:, first : first + WIDTH].astype(np.float64) for x in xs])[layout.rows]
-        out[:, first : first + WIDTH] = federated_scale(block, layout.owner, layout.use).apply(block)
-    return out
+        as_is = partial(np.concatenate, dtype=np.float32, casting="same_kind")
+        return Inputs(make=lambda: as_is(xs)[layout.rows], names=names)
+    return _scaled(xs, layout, knee, names)
+
+
+def _scaled(xs: list[NDArray[Any]], layout: TableLayout, knee: float, names: tuple[str, ...]) -> Inputs:
+    """Vectors in the order of the layout, standardized, with their tails tamed."""
+    scales, far = list[ColumnScale](), [np.zeros(0)]
+    for block in _blocks(xs, layout):
+        scales.append(federated_scale(block, layout.owner, layout.use)._replace(knee=knee))
+        learned = np.abs(scales[-1].standardize(block[layout.use]))
+        far.append(learned[learned > knee])
+
+    def make() -> NDArray[np.float32]:
+        blocks = [scale.apply(block) for scale, block in zip(scales, _blocks(xs, layout), strict=True)]
+        return np.concatenate(blocks, axis=1)
+
+    return Inputs(make=make, names=names, notes=tamed_note("x", np.concatenate(far), knee))
+
+
+def _blocks(xs: list[NDArray[Any]], layout: TableLayout) -> Iterator[NDArray[np.float64]]:
+    """A few columns at a time: the doubles that a scale needs are never there for all of them at once."""
+    for first in range(0, xs[0].shape[1], WIDTH):
+        yield np.concatenate([x[:, first : first + WIDTH].astype(np.float64) for x in xs])[layout.rows]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ clients. A date is the number of days it stands for, standardized like any numbe
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from plures.data.scale import ColumnScale, federated_scale
 from plures.data.tables.columns import TypedColumns, code_levels
 from plures.data.tables.examination import Inputs
 from plures.data.tables.layout import TableLayout
+from plures.data.tails import tamed_note
 from plures.wording import counted, shown
 
 if TYPE_CHECKING:
@@ -35,9 +37,12 @@ class Encoder(NamedTuple):
     levels: tuple[str, ...] = ()
 
 
-def encode(found: TypedColumns, layout: TableLayout) -> Inputs:
-    """The inputs of all rows in the order of the layout, an encoder for every input column in that of the table."""
-    fits = {"number": _fit_number, "category": _fit_category}
+def encode(found: TypedColumns, layout: TableLayout, *, knee: float = np.inf) -> Inputs:
+    """The inputs of all rows in the order of the layout, an encoder for every input column in that of the table.
+
+    Numbers beyond the ``knee`` are tamed.
+    """
+    fits = {"number": partial(_fit_number, knee=knee), "category": _fit_category}
     encoders = {name: fits[kind](found.columns[name], layout) for name, kind in found.inputs.items()}
     names = tuple(name for encoder in encoders.values() for name in encoder.features)
 
@@ -65,7 +70,7 @@ def numbers_of(column: pl.Series) -> NDArray[np.float64]:
     return np.asarray(column.to_physical().cast(pl.Float64).fill_null(np.nan).to_numpy())
 
 
-def _fit_number(column: pl.Series, layout: TableLayout) -> Encoder:
+def _fit_number(column: pl.Series, layout: TableLayout, *, knee: float) -> Encoder:
     """Standardized, or 0 and 1 for truth; a second input marks missing values if training rows have any."""
     import polars as pl
 
@@ -75,11 +80,13 @@ def _fit_number(column: pl.Series, layout: TableLayout) -> Encoder:
     if missing[use].all():
         return _no_values(name)
     as_is = ColumnScale(np.zeros(1), np.ones(1))
-    scale = as_is if column.dtype == pl.Boolean else federated_scale(values[:, None], layout.owner, use)
+    learned = federated_scale(values[:, None], layout.owner, use)._replace(knee=knee)
+    scale = as_is if column.dtype == pl.Boolean else learned
     marked = bool(missing[use].any())
     notes = _missing_note(name, missing, use, "set to 0 (the mean)" if scale is not as_is else "set to 0")
     if np.nanmin(values[use]) == np.nanmax(values[use]):
         notes.append(f"column '{name}' has the same value in all {SEEN}")
+    notes += tamed_note(f"column '{name}'", scale.standardize(values[use][:, None]), scale.knee)
 
     def fill(out: NDArray[np.float32]) -> None:
         values = numbers_of(column)[layout.rows]

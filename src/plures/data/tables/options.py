@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from plures.data.check import check_shares
 from plures.data.holdout import HoldOut
 from plures.data.splits import SHARES, Shares
+from plures.data.tails import knee_of
 from plures.errors import BadValue, UnknownChoice
 from plures.keys import root
 
@@ -35,6 +36,8 @@ class TableOptions:
             for none.
         hold_out_seed: Seed that draws who is held out.
         seed: Seed that draws the splits.
+        tails: "tame" draws numeric inputs beyond 5 deviations from the mean in, z to 5 + log(1 + |z| - 5) with its sign;
+            "keep" leaves them where they are.
     """
 
     target: str | None = None
@@ -49,6 +52,7 @@ class TableOptions:
     hold_out: HoldOut = 0
     hold_out_seed: int = 0
     seed: int = 0
+    tails: str = "tame"
 
     @property
     def uses(self) -> Iterator[tuple[str, str]]:
@@ -88,4 +92,9 @@ def check_numbers(options: TableOptions) -> None:
     root(options.hold_out_seed)
 
 
-OPTION_CHECKS = (check_task, check_one_split, check_one_use, check_numbers)
+def check_tails(options: TableOptions) -> None:
+    """Refuse another way with tails."""
+    knee_of(options.tails)
+
+
+OPTION_CHECKS = (check_task, check_one_split, check_one_use, check_numbers, check_tails)

@@ -91,5 +91,6 @@ def _federation(inputs: Inputs, labels: Labels, layout: TableLayout, title: str)
         title=title,
         class_names=labels.class_names,
         unit=layout.unit,
+        standardize_target=labels.task == "regression",
     )
     return mark_held_out(made, layout.held_out)

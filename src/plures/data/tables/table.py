@@ -13,6 +13,7 @@ from plures.data.tables.layout import RowOwners, SplitMarks
 from plures.data.tables.messages import RowPlaces, attempt
 from plures.data.tables.options import TableOptions
 from plures.data.tables.target import labels_of
+from plures.data.tails import knee_of
 from plures.errors import UserError
 
 
@@ -36,7 +37,11 @@ def read_table(files: Files, options: TableOptions, errors: list[UserError]) -> 
         notes=(*files.notes, *table.notes, *found.notes),
     )
     return Content(
-        summary, labels, owners, lambda: _marks(found, table.places), lambda layout: encode(found, layout)
+        summary,
+        labels,
+        owners,
+        lambda: _marks(found, table.places),
+        lambda layout: encode(found, layout, knee=knee_of(options.tails)),
     )
 
 

@@ -72,4 +72,4 @@ def assemble_clients(
     if sizes is not None:
         options["split"] = np.tile(np.repeat(SPLITS, sizes), num_clients)
     planted = None if group is None else dict(zip(names, group.tolist(), strict=True))
-    return from_arrays(x, y, np.repeat(names, rows), group=planted, **options)
+    return from_arrays(x, y, np.repeat(names, rows), group=planted, standardize_target=False, **options)

@@ -40,6 +40,7 @@ from plures.local import masked_mean, num_steps, objective, per_example_gradient
 from plures.method import Method, then
 from plures.methods.penalized.vector import NEWTON_MOST, PartVector, newton
 from plures.models.build import cross_entropy, half_squared_error, logistic_loss
+from plures.models.units import plain_loss
 from plures.moreau import Bounds, shrink_factor
 from plures.types import Data, Info, Key, Plan, Rows, Tree, Weights
 
@@ -202,7 +203,7 @@ def _dispersion(
         return jnp.ones(())
     rows = jnp.asarray(data.train.count, jnp.float32)
     spare = jnp.maximum(rows - on.sum(), 1.0)
-    if model.loss is half_squared_error:
+    if plain_loss(model) is half_squared_error:
         outputs, _ = model.forward(key, shared, batch.x, batch.mask)
         least = jnp.maximum(2 * masked_mean(model.loss(outputs, batch.y), batch.mask) - fall, 0.0)
         return rows * least / spare

@@ -34,6 +34,7 @@ from plures.engine.phases import least_rounds, spans_of
 from plures.engine.state import server_shape
 from plures.errors import BadFile, BadValue, UserError
 from plures.method import Method
+from plures.models.units import in_units
 from plures.registry import MODELS, Named
 from plures.study.disk.layout import ABOUT, WEIGHTS, write_bytes
 from plures.types import Data, Plan, Rows, Tree
@@ -51,7 +52,7 @@ KINDS: Mapping[str, Any] = {
     "num_outputs": int,
     "sha256": str,
 }
-BUILD = tuple(name for name in KINDS if name != "sha256")
+BUILD = (*(name for name in KINDS if name != "sha256"), "unit")
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def _client(run: Run, client: int | str) -> dict[str, Any]:
 
 def _recipe(run: Run, method: str | None, model: str | None, norm: str) -> dict[str, Any]:
     """All that ``_built`` needs, as plain values; the optimizer is left out, for nothing is trained with it again."""
-    seen, plan = run.runner.seen, run.runner.method.plan
+    seen, plan, unit = run.runner.seen, run.runner.method.plan, run.runner.method.model.unit
     x, y = seen.example
     return {
         "method": method,
@@ -190,6 +191,7 @@ def _recipe(run: Run, method: str | None, model: str | None, norm: str) -> dict[
         "input": {"shape": list(x.shape), "dtype": str(x.dtype)},
         "label": {"shape": list(y.shape), "dtype": str(y.dtype)},
         "num_outputs": seen.num_outputs,
+        "unit": None if unit is None else unit._asdict(),
     }
 
 
@@ -199,7 +201,7 @@ def _has_texts(about: Mapping[str, Any]) -> bool:
 
 def _restored(about: dict[str, Any], content: bytes, method: Method | None, path: Path) -> StoredModel:
     """The model from its parts; the structure comes from the method, the numbers from the file."""
-    recipe = json.dumps({name: about[name] for name in BUILD})
+    recipe = json.dumps({name: about.get(name) for name in BUILD})
     try:
         built = _built(recipe) if method is None else Built(method, _served_shape(method, about))
         arrays = load(content)
@@ -238,6 +240,8 @@ def _built(recipe: str) -> Built:
     try:
         named = Named.parse(about["model"], MODELS)
         model = named.entry.factory(shape, about["num_outputs"], **named.options)
+        if about["unit"] is not None:  # models of earlier releases and of other tasks have none
+            model = in_units(model, **about["unit"])
         facts = {**about["facts"], "example": _example(about)}
         method = build_method(about["method"], model, plan=Plan(**about["plan"]), facts=facts, norm=about["norm"])
     except UserError as error:
