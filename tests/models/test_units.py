@@ -96,7 +96,9 @@ def test_parts_features_and_penalty_are_those_of_the_plain_model():
     plain = least_squares((4,), ridge=0.3)
     given, weights = in_units(plain, 300.0, 40.0), some_weights(plain)
 
-    assert given.parts == plain.parts and given.penalty is plain.penalty and given.features is plain.features
+    assert given.parts == plain.parts
+    assert given.penalty is plain.penalty
+    assert given.features is plain.features
     outputs, features, _ = given.featured(KEY, weights, X, MASK)
     np.testing.assert_array_equal(features, X)
     np.testing.assert_allclose(outputs, given.apply(weights, X), rtol=1e-6)

@@ -42,7 +42,7 @@ def encode(found: TypedColumns, layout: TableLayout, *, knee: float = np.inf) ->
 
     Numbers beyond the ``knee`` are tamed.
     """
-    fits = {"number": partial(_fit_number, knee=knee), "category": _fit_category}
+    fits: dict[str, Callable[..., Encoder]] = {"number": partial(_fit_number, knee=knee), "category": _fit_category}
     encoders = {name: fits[kind](found.columns[name], layout) for name, kind in found.inputs.items()}
     names = tuple(name for encoder in encoders.values() for name in encoder.features)
 
