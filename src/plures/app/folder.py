@@ -210,12 +210,12 @@ def _data(study: Study, given: StudyInputs) -> tuple[Federation, Federation | No
 def _text_of(folder: Path, study: Study, name: str) -> tuple[str, float]:
     """What a method of a study stands for: its text, and the step size."""
     chosen = read_chosen(folder)
-    if study.tune is not None and name not in chosen:
+    if (study.tune is not None or study.plan.finds_lr) and name not in chosen:
         file = folder / layout.TUNING / layout.CHOSEN
         raise BadFile(
-            f"the study was tuned, and {file} does not say what {name} stands for; plures resume {folder}"
+            f"step sizes were chosen, and {file} does not say what {name} stands for; plures resume {folder}"
         )
-    return chosen.get(name, (name, study.plan.lr))
+    return chosen.get(name, (name, study.plan.build().lr))
 
 
 def _seeds(settings: Mapping[str, Any]) -> list[int]:

@@ -110,8 +110,7 @@ class Study(StudySection):
 
     def build_method(self, text: str, model: Model, seen: Federation, *, lr: float | None = None) -> Method:
         """The method a text names, as the study trains it; with another step size, where one was chosen."""
-        plan = self.plan if lr is None else self.plan.model_copy(update={"lr": lr})
-        return build_method(text, model, plan=plan.build(), facts=seen.known, norm=self.norm)
+        return build_method(text, model, plan=self.plan.build(lr), facts=seen.known, norm=self.norm)
 
     def federations(self) -> tuple[Federation, Federation | None]:
         """(seen, unseen) clients."""

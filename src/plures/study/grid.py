@@ -34,6 +34,7 @@ from plures.study.disk.runs import (
     told_by,
 )
 from plures.study.disk.states import drop_states, which_keep
+from plures.study.smaller_steps import Again, Tables, repeat_broken
 from plures.study.tracking import Tracker, open_trackers
 from plures.types import Model, Plan
 
@@ -85,6 +86,7 @@ class Grid:
     config: Mapping[str, Any]
     folder: Path | None
     vouched: bool
+    again: Again | None = None  # for methods that break down
 
 
 def compare(
@@ -159,10 +161,16 @@ def run_grid(
     first = grid.runs[0].settings
     seeds = list(dict.fromkeys(run.settings.seed for run in grid.runs))
     with open_trackers(track, progress, {"rounds": first.rounds, "seeds": seeds, **grid.config}) as watch:
-        tables = {
+        tables: Tables = {
             run.name: run.tables or _run(grid, run, teller(watch.tell, *run.name, index, len(grid.runs)))
             for index, run in enumerate(grid.runs)
         }
+        if grid.again is not None:
+
+            def play(grid: Grid, run: PlannedRun) -> RunTables:
+                return _run(grid, run, teller(watch.tell, *run.name, len(grid.runs) - 1, len(grid.runs)))
+
+            grid, tables = repeat_broken(grid, tables, grid.again, play)
         result = collect(grid, tables)
         if grid.folder is not None:
             save_comparison(grid.folder, result)

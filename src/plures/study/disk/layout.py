@@ -3,7 +3,7 @@
     study.json  study.toml  command.txt  data.json        what was asked for, and of which data
     clients.parquet  clients.csv  leaderboard.csv  summary.json  overview.png  report.html
     runs/METHOD/seed-N/    record, info, clients, newcomers (.parquet), done.json, checkpoint/
-    tuning/                trials.json, trials.parquet, chosen.json
+    tuning/                steps.json, trials.json, trials.parquet, chosen.json
     models/METHOD/seed-N/CLIENT/    model.safetensors, model.json
 
 A folder with several studies has ``variants.json``, ``variants.csv`` and ``variants.parquet``, and a folder for each study.
@@ -24,7 +24,7 @@ STUDY, RESOLVED, COMMAND, DATA, SUMMARY = "study.json", "study.toml", "command.t
 CLIENTS, CLIENTS_CSV, LEADERBOARD, OVERVIEW = "clients.parquet", "clients.csv", "leaderboard.csv", "overview.png"
 RUNS, RECORD, INFO, NEWCOMERS, DONE = "runs", "record.parquet", "info.parquet", "newcomers.parquet", "done.json"
 STATES = "checkpoint"
-TUNING, TRIALS, TRIALS_TABLE, CHOSEN = "tuning", "trials.json", "trials.parquet", "chosen.json"
+TUNING, TRIALS, TRIALS_TABLE, CHOSEN, STEPS = "tuning", "trials.json", "trials.parquet", "chosen.json", "steps.json"
 MODELS, WEIGHTS, ABOUT = "models", "model.safetensors", "model.json"
 VARIANTS, VARIANTS_CSV, VARIANTS_TABLE = "variants.json", "variants.csv", "variants.parquet"
 
