@@ -29,6 +29,7 @@ from plures.study.disk.models import StoredModel, save_model
 from plures.study.disk.results import SavedStudy, check_single, read_results
 from plures.study.disk.runs import IDENTITY
 from plures.study.disk.states import open_run, read_done
+from plures.study.ends import playing
 from plures.study.grid import StudyProgress
 from plures.study.headline import Headline, headline_of
 from plures.study.tuning.outcomes import read_chosen
@@ -183,7 +184,8 @@ def run_in(
     if built is None:
         known = {"method": text, "model": study.model or default_model(seen), "norm": study.norm}
         built = study.build_method(text, build_model(known["model"], seen), seen, lr=lr)
-    own = Settings(seed=seed, channels=tuple(given.channels) or study.all_channels(seen), **study.running)
+    running = {**study.running, **playing(method, built, study.rounds, study.patience or None)}
+    own = Settings(seed=seed, channels=tuple(given.channels) or study.all_channels(seen), **running)
     tuned = None if study.tune is None else text
     run = open_run(place, built, seen, unseen=unseen, settings=own, tuned=tuned)
     return run, {**known, "lineage": lineage}

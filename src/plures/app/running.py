@@ -89,6 +89,7 @@ def run_study(
             checkpoint_every=study.checkpoint_every,
             keep_models=study.keep_models,
             vouched=True,
+            patience=study.patience or None,
             **prepared.running,
         )
         again = None if steps is None else steps.again

@@ -43,6 +43,8 @@ class InvalidStudy(UserError):
 class Study(StudySection):
     """A whole study; the defaults are those of ``plures compare``. ``methods = "all"`` is all that fit.
 
+    ``patience``: ``local_only`` and ``fedavg``, the two ends, are played for up to four times the rounds, until valid rows have
+    not improved for so many evaluations; 0 plays them as the others.
     ``imports`` (``import`` in a file) are Python files with methods, models or data of one's own.
     """
 
@@ -59,6 +61,7 @@ class Study(StudySection):
     attack: tuple[str, ...] = ()
     executor: str = "auto"
     eval_every: int = Field(default=10, ge=1)
+    patience: int = Field(default=3, ge=0, strict=True)
     checkpoint_every: int | None = Field(default=None, ge=1)
     keep_models: bool | None = None
     track: tuple[str, ...] = ()

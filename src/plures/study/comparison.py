@@ -134,6 +134,7 @@ class Comparison:
             "unseen": float(np.nanmean(others)) if others.size and np.isfinite(others).any() else None,
             "mb_per_client": None if size is None else float(np.asarray(size, float)) / 1e6,
             "seconds": self.seconds.get(name),
+            "steps_per_client": mine["steps_per_client"].mean() if "steps_per_client" in mine.columns else None,
             "diverged": self.diverged(name),
         }
 

@@ -34,6 +34,7 @@ from plures.study.disk.runs import (
     told_by,
 )
 from plures.study.disk.states import drop_states, which_keep
+from plures.study.ends import playing
 from plures.study.smaller_steps import Again, Tables, repeat_broken
 from plures.study.tracking import Tracker, open_trackers
 from plures.types import Model, Plan
@@ -118,6 +119,7 @@ def plan_grid(
     config: Mapping[str, Any] | None = None,
     keep_models: bool | None = None,
     vouched: bool = False,
+    patience: int | None = None,
     **settings: Any,
 ) -> Grid:
     """All runs, those that lie finished in the folder among them; what does not fit is refused before the first one starts.
@@ -125,7 +127,8 @@ def plan_grid(
     Methods are named as on the command line, or given as {label: Method}; then ``model`` is theirs. ``settings`` are those of
     a run, ``norm`` a policy for normalization layers. ``keep_models``: with the last state of runs, from which clients' models
     are made (None: where that is at most 256 MB a run). ``config`` is kept with every run. ``vouched``: the settings in the
-    folder are known to be these, so that finished runs of version 0.1, which do not say all, are taken.
+    folder are known to be these, so that finished runs of version 0.1, which do not say all, are taken. ``patience``: the two
+    ends are played for up to four times the rounds, until valid rows stop improving for so many evaluations.
     """
     methods = [methods] if isinstance(methods, str) else methods
     limits = Settings.of({**settings, "rounds": rounds, "checkpoint_every": None})
@@ -139,10 +142,12 @@ def plan_grid(
     for label, method in built.items():
         text = tuned[label][0] if label in tuned else None
         mark = old_mark(method, federation, limits, text) if vouched else None
-        made = {} if folder is None else identity_of(method, federation, unseen, limits).parts
+        played = playing(label, method, rounds, patience)
+        mine = Settings.of({**settings, **played, "checkpoint_every": None})
+        made = {} if folder is None else identity_of(method, federation, unseen, mine).parts
         for seed in seeds:
             place = None if folder is None else layout.run_folder(folder, label, seed)
-            own = {**settings, "rounds": rounds, "seed": seed}
+            own = {**settings, **played, "seed": seed}
             if place is not None and (keeps[label] or own.get("checkpoint_every")):
                 own["checkpoint"] = place / layout.STATES
             identity = Identity({**made, "seed": str(seed)})
