@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import polars as pl
 
-from plures.app.ownership import read_settings, study_in, unnamable
+from plures.app.ownership import BEFORE, read_settings, study_in, unnamable
 from plures.app.reading import make_study
 from plures.app.study import Study
 from plures.builders import build_model, default_model
@@ -177,7 +177,9 @@ def run_in(
         how = "plures.open_study(folder, federation=..., methods=...).export()"
         raise unnamable(folder, unsaid, f"give it again: {how}")
     # As far as texts can name it.
-    study = make_study({name: one for name, one in settings.items() if name not in unsaid or name == "methods"})
+    study = make_study(
+        {**BEFORE} | {name: one for name, one in settings.items() if name not in unsaid or name == "methods"}
+    )
     seen, unseen = _data(study, given)
     text, lr = _text_of(folder, study, method)
     built, known = given.methods.get(method), dict[str, Any]()

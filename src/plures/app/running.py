@@ -240,6 +240,7 @@ def _find_for(
     settings: Mapping[str, Any],
 ) -> FoundSteps:
     """The step sizes of a comparison that says nothing of how clients train; every method is built before any is run."""
+    grid.check_given(texts, own["seeds"], federation, Settings.of({**settings, "rounds": own["rounds"]}))
     given = own["model"]
     model = given if isinstance(given, Model) else build_model(given or default_model(federation), federation)
 
