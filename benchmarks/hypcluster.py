@@ -283,7 +283,7 @@ Only rounds of the main loop are timed: scoring all {CLUSTERS} models on the tra
 Times are of {about["passes"]} passes of {about["rounds"]} rounds each, after one to warm up; passes of all of them alternate in one run.
 FedJAX hands a dictionary with client ids as keys to a compiled function, so that every new cohort is compiled anew. Below the first line of FedJAX clients are called by their place in the cohort, which avoids that; below the second one a client's rows are also scored in one batch, padded to the next of six sizes, instead of in batches of {BATCH}. The bar is held against the fastest of the three. Making up FedJAX's cohorts is not timed; drawing those of plures is.
 
-Checked before timing: both sides choose the same clusters ({", ".join(str(result["choices_compared"]) for result in results)} choices on the timed clients, from the start models). On {COHORT} clients with one batch each, choices agree in {ROUNDS_CHECKED} rounds and the weights after them differ by at most {gaps}; {TOLERANCE:g} is allowed. With several batches the orders differ, and FedJAX fills the last batch up with repeats where plures takes it short.
+Checked before timing: both sides choose the same clusters ({", ".join(str(result["choices_compared"]) for result in results)} choices on the timed clients, from the start models). On {COHORT} clients with one batch each, choices agree in {ROUNDS_CHECKED} rounds and the weights after them differ by at most {gaps}; {TOLERANCE:g} is allowed. With several batches the orders differ, and FedJAX fills the last batch up with repeats where plures spreads the rows evenly.
 
 - CPU: {about["cpu"]}, {about["cores"]} cores; load average when the run began {about["load"]:.2f}
 - plures' side: {ours}

@@ -84,7 +84,7 @@ def train_line(plan, loss, **options):
     return found.params["head"]["kernel"], found.params["head"]["bias"], info
 
 
-ONE_EPOCH = [1 / 3, 1 / 3, 1 / 3, 1 / 2, 1 / 2]  # a full batch of three and a short one of two
+ONE_EPOCH = [1 / 3, 1 / 3, 1 / 3, 1 / 2, 1 / 2]  # a batch of three and one of two
 
 
 def test_an_epoch_sees_every_row_once_in_full_and_short_batches():
@@ -92,6 +92,19 @@ def test_an_epoch_sees_every_row_once_in_full_and_short_batches():
 
     np.testing.assert_allclose(np.sort(shares), ONE_EPOCH, rtol=1e-6)
     assert float(info["steps"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("count", "batch", "sizes"), [(5, 4, [3, 2]), (4, 3, [2, 2]), (3, 2, [2, 1]), (5, 5, [5]), (5, 1, [1] * 5)]
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_the_rows_of_an_epoch_are_spread_evenly_over_its_batches(seed, count, batch, sizes):
+    """5 rows in batches of at most 4 are 3 and 2, not 4 and a step on a single row."""
+    shares, info = seen_shares(Plan(batch=batch, lr=1.0), key=root(seed), count=count)
+
+    expected = [1 / size for size in sizes for _ in range(size)]
+    np.testing.assert_allclose(np.sort(shares[:count]), np.sort(expected), rtol=1e-6)
+    assert float(info["steps"]) == len(sizes)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -103,7 +116,7 @@ def test_a_second_epoch_sees_every_row_once_more(seed):
 
 
 def test_epochs_are_shuffled_anew():
-    """With one of four keys at least, another pair of rows is left for the short batch."""
+    """With one of four keys at least, another pair of rows is in the smaller batch."""
     firsts = [seen_shares(THREES, key=root(seed))[0] for seed in range(4)]
     boths = [seen_shares(replace(THREES, epochs=2), key=root(seed))[0] for seed in range(4)]
 

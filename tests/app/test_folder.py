@@ -23,7 +23,15 @@ from plures.types import Plan
 
 WORLD = {"num_clients": 4, "num_groups": 1, "rows": 12, "dim": 3}
 DATA = {"name": "linear_clusters", "options": WORLD, "hold_out": 1}
-ASKED = {"data": DATA, "methods": ["local_only", "fedavg"], "rounds": 2, "seeds": [0, 1], "eval_every": 2}
+ASKED = {
+    "data": DATA,
+    "methods": ["local_only", "fedavg"],
+    "rounds": 2,
+    "seeds": [0, 1],
+    "eval_every": 2,
+    "plan": {"lr": 0.1},
+    "patience": 0,
+}
 
 
 @pytest.fixture(scope="module")

@@ -140,7 +140,8 @@ def test_a_mistake_in_a_file_names_the_file_and_the_line(tmp_path):
 def test_a_typo_at_the_top_suggests_a_setting_of_the_top():
     assert refusal_of({"metods": ["fedavg"]}) == (
         "s.toml: no setting is called 'metods'; did you mean 'methods'? Known: attack, channels, checkpoint_every, "
-        "cohort, data, eval_every, executor, imports, keep_models, methods, model, norm, plan, references, rounds, seeds, track, tune"
+        "cohort, data, eval_every, executor, imports, keep_models, methods, model, norm, patience, plan, references, rounds, "
+        "seeds, track, tune"
     )
 
 
@@ -157,7 +158,7 @@ def test_all_mistakes_are_listed_at_once():
     ("found", "message"),
     [
         ({"rounds": 0}, "rounds must be greater than or equal to 1, got 0"),
-        ({"plan": {"lr": 0.0}}, "plan.lr must be greater than 0, got 0.0"),
+        ({"plan": {"lr": 0.0}}, 'plan.lr must be a positive number or "auto", got 0.0'),
         ({"plan": {"optimizer": "sdg"}}, "plan.optimizer must be 'sgd', 'adam' or 'momentum', got 'sdg'"),
         ({"eval_every": None}, "eval_every must be a valid integer, got None"),
         ({"methods": "fedavg"}, "methods must be a list, got 'fedavg'"),
@@ -314,7 +315,7 @@ search."ditto.lum" = [1, 2]
         "  line 9: norm must be a positive number, got 0.0",
         "  line 14: no option of mean_estimation is called 'row'; did you mean 'rows'",
         "  line 17: no setting is called 'epoch'; did you mean 'epochs'",
-        "  line 18: plan.lr must be greater than 0, got -1",
+        '  line 18: plan.lr must be a positive number or "auto", got -1',
         "  line 21: tune.search.ditto.lam must be two positive numbers, the lower one first, got [2, 1]",
         "  line 22: no option to tune is called 'ditto.lum'; did you mean 'ditto.lam'",
     ]
@@ -495,7 +496,7 @@ SMALL = 'methods = ["fedavg"]\ndata.name = "logistic_clusters"\ndata.options.num
         ('track = "tensorbord:x"', "line 5: no tracker is called 'tensorbord'; did you mean 'tensorboard'"),
         ('track = ["tensorboard"]', "line 5: tracker must be tensorboard:FOLDER"),
         ("tune.seeds = [1, 1]", "line 5: tune.seeds must be a list without repeats, got [1, 1]"),
-        ("plan.lr = inf", "line 5: plan.lr must be a finite number, got inf"),
+        ("plan.lr = inf", 'line 5: plan.lr must be a positive number or "auto", got inf'),
         ("data.hold_out_seed = -1", "line 5: data.hold_out_seed must be greater than or equal to 0, got -1"),
         ("int = 3", "line 5: no setting is called 'int'. Known: attack"),
         ("tune.search.int = 3", "line 5: tune.search.int must be two positive numbers"),

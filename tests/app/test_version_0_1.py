@@ -54,8 +54,11 @@ def test_it_goes_on_and_only_what_is_missing_is_run(folder, monkeypatch, capsys)
     assert command(["resume", str(folder)]) == 0
 
     assert runs == ["local_only"]
-    scores = pl.read_parquet(folder / "clients.parquet")["personal_test_loss"]
-    assert scores.to_list() == pytest.approx(whole["personal_test_loss"].to_list(), rel=1e-3)
+    # The run that is missing is made anew: its batches are spread evenly since, so that its scores are not those of then.
+    kept = (pl.col("method") != "local_only") | (pl.col("seed") != 1)
+    found = pl.read_parquet(folder / "clients.parquet")
+    assert found.filter(kept)["personal_test_loss"].equals(whole.filter(kept)["personal_test_loss"])
+    assert found.filter(~kept)["personal_test_loss"].is_finite().all()
 
 
 def test_other_settings_are_refused(folder, capsys):

@@ -201,7 +201,7 @@ def test_all_mistakes_of_a_study_are_named_at_once(tmp_path, capsys):
     assert [line.split(";")[0] for line in others] == [
         "  line 1: rounds must be greater than or equal to 1, got 0",
         "  line 2: no setting is called 'sedes'",
-        "  line 4: plan.lr must be a valid number, unable to parse string as a number, got 'fast'",
+        "  line 4: plan.lr must be a positive number or \"auto\", got 'fast'",
     ]
 
 
@@ -230,7 +230,7 @@ def test_a_full_disk_is_said_in_one_line(monkeypatch, capsys):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(running.grid, "compare", full)
+    monkeypatch.setattr(running.grid, "run_grid", full)
 
     assert plures("compare", *QUICK) == 1
     assert "No space left on device" in complaint(capsys)

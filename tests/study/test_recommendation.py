@@ -42,7 +42,7 @@ def comparison(
         table = table.with_columns(
             pl.lit(size).alias("bytes_down"),
             pl.lit(0).alias("bytes_up"),
-            pl.lit((steps or {}).get(name, 100)).alias("steps"),
+            pl.lit((steps or {}).get(name, 100)).alias("steps_per_client"),
         )
         if name in (valid or {}):
             table = table.with_columns(pl.Series(f"personal_valid_{metric}", [*valid[name], *brought]))

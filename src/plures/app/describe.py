@@ -31,6 +31,7 @@ def describe(
     values |= {name: value for name, value in asked.items() if name in values and _is_plain(value)}
     values["methods"] = list(methods) if not isinstance(methods, str) else [methods]
     values["seeds"] = list(asked["seeds"])
+    values["patience"] = asked.get("patience") or 0
     values["eval_every"] = asked.get("eval_every") or asked["rounds"]
     values["data"] = _data(federation, unseen, unsaid)
     own = next(iter(methods.values())).plan if isinstance(methods, Mapping) and methods else asked["plan"]

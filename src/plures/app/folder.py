@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import polars as pl
 
-from plures.app.ownership import read_settings, study_in, unnamable
+from plures.app.ownership import BEFORE, read_settings, study_in, unnamable
 from plures.app.reading import make_study
 from plures.app.study import Study
 from plures.builders import build_model, default_model
@@ -29,6 +29,7 @@ from plures.study.disk.models import StoredModel, save_model
 from plures.study.disk.results import SavedStudy, check_single, read_results
 from plures.study.disk.runs import IDENTITY
 from plures.study.disk.states import open_run, read_done
+from plures.study.ends import playing
 from plures.study.grid import StudyProgress
 from plures.study.recommendation import Recommendation, recommend
 from plures.study.tuning.outcomes import read_chosen
@@ -176,14 +177,17 @@ def run_in(folder: Path, method: str | None, seed: int | None, given: StudyInput
         how = "plures.open_study(folder, federation=..., methods=...).export()"
         raise unnamable(folder, unsaid, f"give it again: {how}")
     # As far as texts can name it.
-    study = make_study({name: one for name, one in settings.items() if name not in unsaid or name == "methods"})
+    study = make_study(
+        {**BEFORE} | {name: one for name, one in settings.items() if name not in unsaid or name == "methods"}
+    )
     seen, unseen = _data(study, given)
     text, lr = _text_of(folder, study, method)
     built, known = given.methods.get(method), dict[str, Any]()
     if built is None:
         known = {"method": text, "model": study.model or default_model(seen), "norm": study.norm}
         built = study.build_method(text, build_model(known["model"], seen), seen, lr=lr)
-    own = Settings(seed=seed, channels=tuple(given.channels) or study.all_channels(seen), **study.running)
+    running = {**study.running, **playing(method, built, study.rounds, study.patience or None)}
+    own = Settings(seed=seed, channels=tuple(given.channels) or study.all_channels(seen), **running)
     tuned = None if study.tune is None else text
     run = open_run(place, built, seen, unseen=unseen, settings=own, tuned=tuned)
     return OpenedRun(run, method, {**known, "lineage": lineage})
@@ -210,12 +214,12 @@ def _data(study: Study, given: StudyInputs) -> tuple[Federation, Federation | No
 def _text_of(folder: Path, study: Study, name: str) -> tuple[str, float]:
     """What a method of a study stands for: its text, and the step size."""
     chosen = read_chosen(folder)
-    if study.tune is not None and name not in chosen:
+    if (study.tune is not None or study.plan.finds_lr) and name not in chosen:
         file = folder / layout.TUNING / layout.CHOSEN
         raise BadFile(
-            f"the study was tuned, and {file} does not say what {name} stands for; plures resume {folder}"
+            f"step sizes were chosen, and {file} does not say what {name} stands for; plures resume {folder}"
         )
-    return chosen.get(name, (name, study.plan.lr))
+    return chosen.get(name, (name, study.plan.build().lr))
 
 
 def _chosen(folder: Path, settings: Mapping[str, Any], method: str | None, seed: int | None) -> tuple[str, int]:

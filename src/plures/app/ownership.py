@@ -17,6 +17,9 @@ from plures.study.variants import is_varied
 FREE = ("executor", "checkpoint_every", "keep_models", "references", "track", "imports", "import")
 """Settings that change no result: a study may go on with others. Imported files may lie elsewhere: runs know their programs."""
 
+BEFORE = {"patience": 0}
+"""What studies came to before they had a setting, where that is not its default."""
+
 UNSAID = "python"
 """Where study.json says in words what was made in Python and no text can name."""
 
@@ -35,7 +38,7 @@ def claim(out: Path, settings: Settings, seen: Federation | None = None, *, free
         raise BadFile(f"{out} holds several studies; use another folder")
     file = out / layout.STUDY
     if file.exists():
-        known = Study().model_dump(mode="json")  # a setting that the older one did not know yet
+        known = {**Study().model_dump(mode="json"), **BEFORE}  # a setting that the older one did not know yet
         before, now = ({**known, **_counting(one)} for one in (layout.read_json(file), settings))
         other = _differing(before, now, free)
         if other and seen is not None:
@@ -82,6 +85,7 @@ def unnamable(folder: Path, unsaid: Mapping[str, str], how: str) -> BadFile:
 def study_in(folder: Path) -> Study:
     """The study in a folder; one that was made in Python, and that no text can name, is refused."""
     found, unsaid = read_settings(folder)
+    found = found if "command" in found else {**BEFORE, **found}
     if unsaid:
         raise unnamable(folder, unsaid, "call plures.compare again with the same arguments")
     return make_study(found, where=str(folder / layout.STUDY))

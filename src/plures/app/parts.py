@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from plures.data import DataSpec
 from plures.data.loading import registered_data
 from plures.study.disk.layout import flat
+from plures.study.tuning.step_size import AUTO, UNKNOWN
 from plures.types import Plan
 
 
@@ -64,19 +66,37 @@ def _momentum(lr: float) -> optax.GradientTransformation:
 OPTIMIZERS: Mapping[str, Any] = {"sgd": optax.sgd, "adam": optax.adam, "momentum": _momentum}
 
 
+def _checked_lr(given: Any) -> Any:
+    if given == AUTO:
+        return given
+    try:
+        number = math.nan if isinstance(given, bool) else float(given)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ValueError('a positive number or "auto"')
+    return number
+
+
 class PlanPart(StudySection):
-    """Local optimization; ``batch = 0`` is full batch."""
+    """Local optimization; ``batch = 0`` is full batch, and ``lr = "auto"`` is found from the data before a comparison."""
 
     epochs: int = Field(default=2, ge=0)
     steps: int | None = Field(default=None, ge=0)
     batch: int = Field(default=10, ge=0)
-    lr: float = Field(default=0.1, gt=0, allow_inf_nan=False)
+    lr: Annotated[float | Literal["auto"], BeforeValidator(_checked_lr)] = AUTO
     optimizer: Literal["sgd", "adam", "momentum"] = "sgd"
 
-    def build(self) -> Plan:
-        """The plan this section describes."""
+    @property
+    def finds_lr(self) -> bool:
+        """Whether the step size is to be found from the data."""
+        return self.lr == AUTO
+
+    def build(self, lr: float | None = None) -> Plan:
+        """The plan this section describes, with a step size that was found; where none was, with the usual one."""
+        step = lr or (UNKNOWN if self.finds_lr else self.lr)
         own = {**dict(self), "batch": self.batch or None, "optimizer": OPTIMIZERS[self.optimizer]}
-        return Plan(**own)
+        return Plan(**{**own, "lr": step})
 
 
 def _checked_span(given: Any) -> Any:

@@ -14,9 +14,13 @@ from plures.app.mistakes import StudySource
 from plures.app.ownership import FREE, UNSAID, claim
 from plures.app.prepared import PreparedStudy
 from plures.app.references import keep_references
+from plures.app.steps import FoundSteps, quartered, steps_of, steps_of_tuned
 from plures.app.study import Study
 from plures.app.toml import as_toml
+from plures.builders import build_method, build_model, default_model
 from plures.data import Federation
+from plures.engine import Settings
+from plures.engine.check import check_fit
 from plures.method import Method
 from plures.report.page import write_page
 from plures.study import grid
@@ -26,6 +30,7 @@ from plures.study.disk.results import save_comparison, saved_study
 from plures.study.grid import StudyProgress
 from plures.study.tracking import Tracker
 from plures.study.tuning.hyperparameters import Tuned, tune
+from plures.study.tuning.step_size import AUTO, find_step_sizes
 from plures.types import Model, Plan
 
 TITLE = "# The study with every default filled in; `plures run` takes it.\n\n"
@@ -63,21 +68,28 @@ def run_study(
     if before:
         listener.say(f"{before} finished runs are kept from before in {out}", "")
     tell_forecasts(prepared, listener)
-    tuned = tune_methods(prepared, out, listener)
+    steps, tuned = find_steps(prepared, out, listener)
+    methods, chosen = dict(prepared.methods), dict[str, tuple[str, float]]()
+    if steps is not None:
+        methods, chosen = steps.methods(), steps.now
+    elif tuned is not None:
+        methods, chosen = dict(tuned.built), dict(tuned.chosen)
     planned = grid.plan_grid(
-        prepared.methods if tuned is None else tuned.built,
+        methods,
         prepared.seen,
         unseen=prepared.unseen,
         seeds=study.seeds,
         out=out,
-        config=prepared.settings if tuned is None else {**prepared.settings, "tuned": tuned.chosen},
+        config={**prepared.settings, "tuned": chosen} if chosen else prepared.settings,
         checkpoint_every=study.checkpoint_every,
         keep_models=study.keep_models,
         vouched=True,
+        patience=study.patience or None,
         **prepared.running,
     )
+    again = None if steps is None else steps.again
     with listener.progress() as tell:
-        result = grid.run_grid(planned, progress=tell, track=study.track)
+        result = grid.run_grid(replace(planned, again=again), progress=tell, track=study.track)
     if study.references:
         known = keep_references(out, prepared.seen, prepared.unseen, prepared.model, listener.say)
         result = replace(result, references=known)
@@ -92,7 +104,41 @@ def tell_forecasts(prepared: PreparedStudy, listener: Listener) -> None:
             listener.say(f"warning: {name}: {warning}", "yellow")
 
 
-def tune_methods(prepared: PreparedStudy, out: Path, listener: Listener) -> Tuned | None:
+def find_steps(prepared: PreparedStudy, out: Path, listener: Listener) -> tuple[FoundSteps | None, Tuned | None]:
+    """The step sizes that were left to the data, which is said, and what tuning chose around them."""
+    study = prepared.study
+    if not study.plan.finds_lr:
+        return None, tune_methods(prepared, out, listener)
+    times = quartered(out)
+    with listener.progress() as tell:
+        found = find_step_sizes(
+            list(prepared.methods),
+            prepared.seen,
+            model=prepared.model,
+            plan=study.plan.build(),
+            norm=study.norm,
+            seeds=study.seeds,
+            out=out,
+            progress=tell,
+            **prepared.running,
+        )
+    for line in found.said:
+        listener.say(line, "")
+
+    def build(text: str, lr: float) -> Method:
+        return study.build_method(text, prepared.model, prepared.seen, lr=lr)
+
+    if study.tune is None:
+        return steps_of(found, list(prepared.methods), build, out), None
+    given = {text: build(text, found.common) for text in prepared.methods}
+    tuned = tune_methods(replace(prepared, methods=given), out, listener, lr=found.common)
+    assert tuned is not None
+    return steps_of_tuned(tuned.chosen, build, out, times), tuned
+
+
+def tune_methods(
+    prepared: PreparedStudy, out: Path, listener: Listener, *, lr: float | None = None
+) -> Tuned | None:
     """The methods of a study tuned with one budget, which is said with what was chosen; None if it does not ask for it."""
     study = prepared.study
     if study.tune is None:
@@ -107,7 +153,7 @@ def tune_methods(prepared: PreparedStudy, out: Path, listener: Listener) -> Tune
             seed=study.tune.seed,
             seeds=study.tune.seeds or study.seeds[:1],
             model=study.model,
-            plan=study.plan.build(),
+            plan=study.plan.build(lr),
             norm=study.norm,
             out=out,
             progress=tell,
@@ -138,7 +184,7 @@ def compare(
     rounds: int,
     unseen: Federation | None = None,
     model: str | Model | None = None,
-    plan: Plan = Plan(),
+    plan: Plan | None = None,
     norm: str = "share",
     seeds: Sequence[int] = (0, 1, 2),
     out: str | Path | None = None,
@@ -155,31 +201,62 @@ def compare(
     Every method is built before the first run starts, so a mistake in the last name costs no time. With ``out``
     finished runs are kept there and are not run again, and the folder has what ``plures compare`` leaves in one: settings,
     tables, picture and page. ``keep_models``: with the last state of runs, from which clients' models are made (None: where
-    that is at most 256 MB a run). ``references``: with scores of predictors that are not federated, beside the study in the
-    folder. ``track`` names trackers, see ``plures.study.tracking``. ``config`` is kept with every
-    run.
+    that is at most 256 MB a run). Without a ``plan`` it is ``Plan()`` with a step size found from the data. ``references``:
+    with scores of predictors that are not federated, beside the study in the folder. ``track`` names trackers, see
+    ``plures.study.tracking``. ``config`` is kept with every run.
     """
-    asked = {"rounds": rounds, "seeds": seeds, "model": model, "plan": plan, "norm": norm, **settings}
+    steps = None
+    own = {"rounds": rounds, "model": model, "norm": norm, "seeds": seeds}
+    if plan is None and not isinstance(methods, Mapping):
+        texts = [methods] if isinstance(methods, str) else list(methods)
+        steps = _find_for(texts, federation, None if out is None else Path(out), progress, own, settings)
+    asked = {**own, "plan": plan or Plan(), **settings}
     kept = {"keep_models": keep_models, "references": references}
     values = {} if out is None else describe(methods, federation, unseen, {**asked, **kept})
+    if values and steps is not None:
+        values["plan"]["lr"] = AUTO
     planned = grid.plan_grid(
-        methods,
+        methods if steps is None else steps.methods(),
         federation,
         unseen=unseen,
         out=out,
-        config=values | dict(config or {}),
+        config=values | ({} if steps is None else {"tuned": steps.now}) | dict(config or {}),
         keep_models=keep_models,
         **asked,
     )
     if planned.folder is not None:
         _keep(planned.folder, values)
-    result = grid.run_grid(planned, progress=progress, track=track)
+    result = grid.run_grid(
+        planned if steps is None else replace(planned, again=steps.again), progress=progress, track=track
+    )
     if planned.folder is not None:
         if references:
             model = next(iter(planned.methods.values())).model
             result = replace(result, references=keep_references(planned.folder, federation, unseen, model))
         finish(planned.folder, result, federation, unseen)
     return result
+
+
+def _find_for(
+    texts: list[str],
+    federation: Federation,
+    out: Path | None,
+    progress: Tell | None,
+    own: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> FoundSteps:
+    """The step sizes of a comparison that says nothing of how clients train; every method is built before any is run."""
+    grid.check_given(texts, own["seeds"], federation, Settings.of({**settings, "rounds": own["rounds"]}))
+    given = own["model"]
+    model = given if isinstance(given, Model) else build_model(given or default_model(federation), federation)
+
+    def build(text: str, lr: float) -> Method:
+        return build_method(text, model, plan=Plan(lr=lr), facts=federation.known, norm=own["norm"])
+
+    for text in texts:
+        check_fit(build(text, Plan().lr), federation, Settings.of({**settings, "rounds": own["rounds"]}))
+    found = find_step_sizes(texts, federation, out=out, progress=progress, **{**settings, **own, "model": model})
+    return steps_of(found, texts, build, out)
 
 
 def _keep(folder: Path, values: dict[str, Any]) -> None:

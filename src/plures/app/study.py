@@ -45,7 +45,9 @@ class Study(StudySection):
     """A whole study; the defaults are those of ``plures compare``. ``methods = "all"`` is all that fit.
 
     ``imports`` (``import`` in a file) are Python files with methods, models or data of one's own. ``references``: with
-    scores of predictors that are not federated beside it.
+    scores of predictors that are not federated beside it. ``patience``: ``local_only`` and ``fedavg``, the two ends, are
+    played for up to four times the rounds, until valid rows have not improved for so many evaluations; 0 plays them as the
+    others.
     """
 
     imports: tuple[str, ...] = ()
@@ -61,6 +63,7 @@ class Study(StudySection):
     attack: tuple[str, ...] = ()
     executor: str = "auto"
     eval_every: int = Field(default=10, ge=1)
+    patience: int = Field(default=3, ge=0, strict=True)
     checkpoint_every: int | None = Field(default=None, ge=1)
     keep_models: bool | None = None
     references: bool = True
@@ -113,8 +116,7 @@ class Study(StudySection):
 
     def build_method(self, text: str, model: Model, seen: Federation, *, lr: float | None = None) -> Method:
         """The method a text names, as the study trains it; with another step size, where one was chosen."""
-        plan = self.plan if lr is None else self.plan.model_copy(update={"lr": lr})
-        return build_method(text, model, plan=plan.build(), facts=seen.known, norm=self.norm)
+        return build_method(text, model, plan=self.plan.build(lr), facts=seen.known, norm=self.norm)
 
     def federations(self) -> tuple[Federation, Federation | None]:
         """(seen, unseen) clients."""

@@ -25,7 +25,9 @@ def study_options(
     cohort: Annotated[str, typer.Option(help="'all', a number, or 'weighted:NUMBER'.")] = "all",
     epochs: Annotated[int, typer.Option(help="Local epochs per round.")] = 2,
     batch: Annotated[int, typer.Option(help="Local batch size; 0 is full batch.")] = 10,
-    lr: Annotated[float, typer.Option(help="Local step size.")] = 0.1,
+    lr: Annotated[
+        str, typer.Option(help="Local step size; auto finds it from the data before a comparison, else it is 0.1.")
+    ] = "auto",
     optimizer: Annotated[str, typer.Option(help="sgd, momentum or adam.")] = "sgd",
     norm: Annotated[
         str, typer.Option(help="Normalization layers: share, local, affine (statistics private), recalibrate.")

@@ -118,8 +118,18 @@ def identify_laid_out(method: Method, seen: Federation, everyone: Federation, se
             "data": everyone.fingerprint,
             "groups": _checksum(everyone),
             "code": _code_version(),
+            **_stopping(settings),
         }
     )
+
+
+def _stopping(settings: Settings) -> dict[str, str]:
+    """When a run with patience ends hangs on when it is evaluated."""
+    if settings.patience is None:
+        return {}
+    return {
+        "patience": f"{settings.patience} evaluations, one every {settings.eval_every or settings.rounds} rounds"
+    }
 
 
 def _checksum(federation: Federation) -> str:

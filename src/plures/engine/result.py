@@ -19,6 +19,7 @@ from plures.engine.private_rows import DiskStore
 from plures.engine.record import Record
 from plures.engine.scoring import score_everyone
 from plures.engine.state import State
+from plures.engine.work import steps_per_client
 from plures.errors import BadValue, UnknownChoice
 from plures.method import Report
 from plures.types import Tree
@@ -85,6 +86,8 @@ class Run:
         columns["rounds"] = np.concatenate([sum(one.visits for one in visits), extra])
         columns["bytes_down"] = np.concatenate([sum(one.bytes_down for one in visits), extra])
         columns["bytes_up"] = np.concatenate([sum(one.bytes_up for one in visits), extra])
+        work = steps_per_client(runner, self.record)
+        columns["steps_per_client"] = [work] * num_seen + [None] * len(extra)
         for kind in ("personal", "global"):
             for split in ("valid", "test"):
                 found = self.record.latest(kind, split)

@@ -24,6 +24,9 @@ from plures.keys import Purpose, derive
 from plures.method import Attack, Channel, Method
 from plures.types import Info, Key, Tree
 
+STEPS = "steps"
+"""What a method tells of its gradient steps; those of all exchanges of a round are added up."""
+
 
 @dataclass(frozen=True, eq=False)
 class Family:
@@ -85,8 +88,9 @@ def one_round(
     exchanges = method.traits.exchanges(server) if callable(method.traits.exchanges) else method.traits.exchanges
 
     def exchange(number: Array | int, carry: tuple[Tree, Client, Info]) -> tuple[Tree, Client, Info]:
-        server, cohort, _ = carry
+        server, cohort, before = carry
         uploads, private, info = executor.run(train_one, setup, arrays, server, cohort)
+        info = {**info, STEPS: info[STEPS] + before.get(STEPS, 0.0)}
         weights = cohort.place.sizes[:, TRAIN].astype(float)
         key_channel = jax.random.fold_in(derive(key, Purpose.CHANNEL, round_), number)
         server = _merge(setup, server, uploads, weights, cohort.place.uid, key_channel)
@@ -132,7 +136,11 @@ def train_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> tup
     method, uid = setup.method, client.place.uid
     private = private_of(setup, server, client)
     key = derive(client.key, Purpose.TRAIN, client.round, uid)
-    return method.train(key, method.send(server, uid), private, view(setup.layout, arrays, client.place))
+    upload, private, info = method.train(
+        key, method.send(server, uid), private, view(setup.layout, arrays, client.place)
+    )
+    # A round in which a client says nothing of steps (it sends sums of its rows, say) has none.
+    return upload, private, {**info, STEPS: jnp.asarray(info.get(STEPS, 0.0), jnp.float32)}
 
 
 def settle_one(setup: Setup, arrays: Arrays, server: Tree, client: Client) -> Tree:

@@ -17,6 +17,7 @@ from plures.engine.attackers import forecast_of
 from plures.engine.check import check_fit, check_kinds
 from plures.engine.clients import layout_of, on_device
 from plures.engine.identity import lay_out
+from plures.engine.patience import has_settled
 from plures.engine.phases import Span
 from plures.engine.prepared import Prepared
 from plures.engine.private_rows import DiskStore
@@ -92,6 +93,8 @@ class Runner(Prepared):
         state, record, current, store = begin(self)
         began, first = time.perf_counter(), int(state.round)
         for span, stop in self.stops(current, first):
+            if has_settled(self, record):
+                break
             if span is not current:
                 record = record.with_past(self.visits(current, state))
                 state, store, current = *self._enter(span, state), span

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from plures.engine.evaluate import Measure, score
+from plures.engine.patience import has_settled
 from plures.engine.phases import Span
 from plures.engine.prepared import Prepared
 from plures.engine.private_rows import DiskStore
@@ -18,14 +19,16 @@ BLOCK = 256  # clients scored at a time when private rows are on disk
 
 
 def record_scores(ready: Prepared, span: Span, state: State, store: DiskStore | None, record: Record) -> Record:
-    """The record with an evaluation of the state, if it is time for one; test rows are scored at the end alone."""
+    """The record with an evaluation of the state, if it is time for one; test rows are scored at the end alone, also an early one."""
     now, every = int(state.round), ready.settings.eval_every or ready.settings.rounds
     last = span is ready.phases[-1] and now == span.stop
     if not span.main or not (last or now % every == 0):
         return record
     found = score_everyone(ready, state, store, span=span)
-    splits = ("valid", "served", "test") if last else ("valid", "served")
-    record = record.with_scores(now, np.asarray(ready.everyone.uid), found, splits)
+    uid = np.asarray(ready.everyone.uid)
+    record, before = record.with_scores(now, uid, found, ("valid", "served")), record
+    if last or has_settled(ready, record):
+        record = before.with_scores(now, uid, found, ("valid", "served", "test"))
     spent = np.array([record.num_bytes(ready.visits(span, state))]) / ready.num_seen / 1e6
     return record.with_info(now - 1, {"mb_per_client": spent})
 

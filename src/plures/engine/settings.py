@@ -15,10 +15,13 @@ from plures.method import Channel
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a run is run; none of it but ``rounds``, ``seed``, ``cohort`` and ``channels`` changes results.
+    """How a run is run; none of it but ``rounds``, ``patience``, ``seed``, ``cohort`` and ``channels`` changes results.
 
     Args:
         rounds: Communication rounds in all: warm-ups before training and a closing round after it count too.
+        patience: Evaluations without an improvement of the mean valid loss by 0.5 % after which the run ends, ``rounds``
+            being the most it is played for; None plays all rounds, and so does a method with a warm-up or a closing
+            round. An improvement is seen where there is an evaluation: see ``eval_every``.
         seed: Seed of all randomness of the run: starts, cohorts, batches, noise.
         cohort: Who takes part in a round: a number of clients drawn evenly, "weighted:10" for 10 drawn in proportion
             to their rows, "all" or None for everyone.
@@ -37,12 +40,13 @@ class Settings:
     channels: tuple[Channel, ...] = ()
     executor: Executor | str = "auto"
     eval_every: int | None = None
+    patience: int | None = None
     checkpoint: str | Path | None = None
     checkpoint_every: int | None = None
     store: str | Path = "memory"
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "eval_every", "checkpoint_every"):
+        for name in ("rounds", "eval_every", "patience", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise BadValue(name, value, "1 or more")

@@ -197,7 +197,7 @@ class Comparison:
 
     def _steps(self, mine: pl.DataFrame) -> float | None:
         """Gradient steps that a client made, on average; None for studies that did not count them."""
-        mean: Any = mine["steps"].cast(pl.Float64).mean() if "steps" in mine.columns else None
+        mean: Any = mine["steps_per_client"].cast(pl.Float64).mean() if "steps_per_client" in mine.columns else None
         return None if mean is None else float(mean)
 
     def _against(self, name: str, end: str, said: str) -> dict[str, float | None]:

@@ -33,6 +33,8 @@ from plures.study.disk.runs import (
     told_by,
 )
 from plures.study.disk.states import drop_states, which_keep
+from plures.study.ends import playing
+from plures.study.smaller_steps import Again, Tables, repeat_broken
 from plures.study.tracking import Tracker, open_trackers
 from plures.types import Model, Plan
 
@@ -84,6 +86,7 @@ class Grid:
     config: Mapping[str, Any]
     folder: Path | None
     vouched: bool
+    again: Again | None = None  # for methods that break down
 
 
 def compare(
@@ -119,6 +122,7 @@ def plan_grid(
     config: Mapping[str, Any] | None = None,
     keep_models: bool | None = None,
     vouched: bool = False,
+    patience: int | None = None,
     **settings: Any,
 ) -> Grid:
     """All runs, those that lie finished in the folder among them; what does not fit is refused before the first one starts.
@@ -126,7 +130,8 @@ def plan_grid(
     Methods are named as on the command line, or given as {label: Method}; then ``model`` is theirs. ``settings`` are those of
     a run, ``norm`` a policy for normalization layers. ``keep_models``: with the last state of runs, from which clients' models
     are made (None: where that is at most 256 MB a run). ``config`` is kept with every run. ``vouched``: the settings in the
-    folder are known to be these, so that finished runs of version 0.1, which do not say all, are taken.
+    folder are known to be these, so that finished runs of version 0.1, which do not say all, are taken. ``patience``: the two
+    ends are played for up to four times the rounds, until valid rows stop improving for so many evaluations.
     """
     methods = [methods] if isinstance(methods, str) else methods
     limits = Settings.of({**settings, "rounds": rounds, "checkpoint_every": None})
@@ -140,10 +145,12 @@ def plan_grid(
     for label, method in built.items():
         text = tuned[label][0] if label in tuned else None
         mark = old_mark(method, federation, limits, text) if vouched else None
-        made = {} if folder is None else identify(method, federation, limits, unseen=unseen).parts
+        played = playing(label, method, rounds, patience)
+        mine = Settings.of({**settings, **played, "checkpoint_every": None})
+        made = {} if folder is None else identify(method, federation, mine, unseen=unseen).parts
         for seed in seeds:
             place = None if folder is None else layout.run_folder(folder, label, seed)
-            own = {**settings, "rounds": rounds, "seed": seed}
+            own = {**settings, **played, "seed": seed}
             if place is not None and (keeps[label] or own.get("checkpoint_every")):
                 own["checkpoint"] = place / layout.STATES
             identity = Identity({**made, "seed": str(seed)})
@@ -159,10 +166,16 @@ def run_grid(
     first = grid.runs[0].settings
     seeds = list(dict.fromkeys(run.settings.seed for run in grid.runs))
     with open_trackers(track, progress, {"rounds": first.rounds, "seeds": seeds, **grid.config}) as watch:
-        tables = {
+        tables: Tables = {
             run.name: run.tables or _run(grid, run, teller(watch.tell, *run.name, index, len(grid.runs)))
             for index, run in enumerate(grid.runs)
         }
+        if grid.again is not None:
+
+            def play(grid: Grid, run: PlannedRun) -> RunTables:
+                return _run(grid, run, teller(watch.tell, *run.name, len(grid.runs) - 1, len(grid.runs)))
+
+            grid, tables = repeat_broken(grid, tables, grid.again, play)
         result = collect(grid, tables)
         watch.done(result)
     return result

@@ -14,7 +14,7 @@ worse under feature shift: it moves every client's statistics towards those of o
 
 ``published=True`` makes the choices of the published code (med-air/HeteroPFL): own features in training mode and those of u in
 evaluation mode, and the least eigenvalue left out; the mean of all ratios so far is the default here too. Unlike that code it
-trains for all epochs of the plan, and on the last short batch too.
+trains for all epochs of the plan, and on all rows.
 
 A client that is absent from a round misses D. With ``absent="skip"`` both its models stay where they are. With "apply" it
 catches up before it trains again or is served: both take what it missed, with lam = 0. That takes a second download per round.

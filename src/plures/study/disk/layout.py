@@ -4,7 +4,7 @@
     clients.parquet  clients.csv  leaderboard.csv  summary.json  overview.png  report.html
     references.parquet     what is not federated: trivial predictors, lines and trees
     runs/METHOD/seed-N/    record, info, clients, newcomers (.parquet), done.json, checkpoint/
-    tuning/                trials.json, trials.parquet, chosen.json
+    tuning/                steps.json, trials.json, trials.parquet, chosen.json
     models/METHOD/seed-N/CLIENT/    model.safetensors, model.json
 
 A folder with several studies has ``variants.json``, ``variants.csv`` and ``variants.parquet``, and a folder for each study.
@@ -26,7 +26,7 @@ CLIENTS, CLIENTS_CSV, LEADERBOARD, OVERVIEW = "clients.parquet", "clients.csv", 
 RUNS, RECORD, INFO, NEWCOMERS, DONE = "runs", "record.parquet", "info.parquet", "newcomers.parquet", "done.json"
 REFERENCES = "references.parquet"
 STATES = "checkpoint"
-TUNING, TRIALS, TRIALS_TABLE, CHOSEN = "tuning", "trials.json", "trials.parquet", "chosen.json"
+TUNING, TRIALS, TRIALS_TABLE, CHOSEN, STEPS = "tuning", "trials.json", "trials.parquet", "chosen.json", "steps.json"
 MODELS, WEIGHTS, ABOUT = "models", "model.safetensors", "model.json"
 VARIANTS, VARIANTS_CSV, VARIANTS_TABLE = "variants.json", "variants.csv", "variants.parquet"
 

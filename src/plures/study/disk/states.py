@@ -81,8 +81,9 @@ def open_run(
         raise BadFile(
             f"{said}; a client's model is made from the kept state, the method and the data of then"
         ) from error
-    at_the_end = f"round-{settings.rounds:08d}"
-    if not (folder / layout.STATES / at_the_end).is_dir():
+    last = checkpoint.latest(folder / layout.STATES)
+    early = settings.patience is not None  # the run is finished, whenever that was
+    if last is None or not (early or last.name == f"round-{settings.rounds:08d}"):
         raise BadFile(
             f"{folder} kept no models; run the study again with --keep-models (keep_models = true) into another folder"
         )

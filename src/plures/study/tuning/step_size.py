@@ -1,0 +1,234 @@
+"""One search for the step size of a study, shared by all its methods so that nobody is favored.
+
+    ceiling    1 / L, where L is the curvature of the training loss at its start (``curvature``)
+    grid       five step sizes around it, each 10^(1/3) = 2.15 times the one before
+    race       FedAvg with each of them, for a quarter of the rounds and at least five; one compiled program for all
+    wider      by one step while the best is at an edge, by a factor of ten while all fail, four times at most
+    choice     by the mean over clients of the valid loss; of those within 1 % of the best, the smallest step
+
+Training alone has a race of its own, so that this end of the comparison is honest; every other method takes FedAvg's step.
+Attacks and other channels are left out: what they do to uploads says nothing of how far a client may step. Without valid
+rows it is the ceiling alone. Test rows are not there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from plures.builders import build_model, default_model
+from plures.data import Federation
+from plures.engine import Settings
+from plures.engine.identity import Identity, identify
+from plures.errors import BadFile
+from plures.study.comparison import ALONE, GLOBAL
+from plures.study.disk import layout
+from plures.study.grid import StudyProgress, honest_rows, teller
+from plures.study.sweep import number_text
+from plures.study.tuning.curvature import curvature_step
+from plures.study.tuning.outcomes import KeptTrials, Outcome, outcome_of, without_test
+from plures.study.tuning.trial import Trial, TrialSetup
+from plures.types import Model, Plan
+
+AUTO: Final = "auto"
+"""The step size of a plan that is to be found."""
+
+PER_DECADE = 3
+AROUND = 2
+WIDER = 4
+SHARE, SHORTEST = 4, 5
+TOLERANCE = 0.01
+UNKNOWN = 0.1
+"""The step size where nothing can be known of it."""
+
+
+@dataclass(frozen=True)
+class StepSizes:
+    """What the search found: ``common`` is every method's step size, but for training alone."""
+
+    common: float
+    alone: float
+    said: tuple[str, ...]
+    rounds: int
+    seconds: float
+
+    def of(self, text: str) -> float:
+        """The step size of a method, by its text."""
+        return self.alone if _is_alone(text) else self.common
+
+
+def find_step_sizes(
+    methods: Sequence[str],
+    federation: Federation,
+    *,
+    rounds: int,
+    seeds: Sequence[int] = (0,),
+    model: str | Model | None = None,
+    plan: Plan = Plan(),
+    norm: str = "share",
+    out: str | Path | None = None,
+    progress: Callable[[StudyProgress], None] | None = None,
+    **settings: Any,
+) -> StepSizes:
+    """The step sizes of a study of these methods; ``settings`` are those of its runs, the step size of ``plan`` is not read.
+
+    With ``out`` they are kept in its folder, and are not searched again.
+    """
+    given = model or default_model(federation)
+    setup = TrialSetup(
+        federation=without_test(federation),
+        model=given if isinstance(given, Model) else build_model(given, federation),
+        plan=replace(plan, lr=UNKNOWN),
+        norm=norm,
+        ranges={},
+        seed=seeds[0],
+        seeds=(seeds[0],),
+        running={name: one for name, one in settings.items() if name in ("cohort", "executor")},
+    )
+    search = _Search(setup, max(SHORTEST, rounds // SHARE), KeptTrials.of(out), progress)
+    ends = [GLOBAL] if not any(map(_is_alone, methods)) else [GLOBAL, ALONE]
+    identity = search.identity(ends, rounds)
+    before = _read(out, identity)
+    if before is not None:
+        return before
+    found = search.sizes(ends)
+    if out is not None:
+        about = {**asdict(found), "identity": dict(identity.parts)}
+        layout.write_json(Path(out) / layout.TUNING / layout.STEPS, about)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """The races of a study."""
+
+    setup: TrialSetup
+    rounds: int
+    shelf: KeptTrials
+    progress: Callable[[StudyProgress], None] | None
+
+    def sizes(self, ends: Sequence[str]) -> StepSizes:
+        """The step size of every end, and what is to be said of it."""
+        began = time.perf_counter()
+        ceiling = curvature_step(self.setup.model, self.setup.plan, self.setup.federation, seed=self.setup.seed)
+        center = UNKNOWN if ceiling is None else ceiling
+        honest = honest_rows(self.setup.federation, self.setup.settings(self.rounds))
+        if not self.setup.federation.count[honest, 1].any():
+            lr = float(f"{center:.2g}")
+            how = "the curvature of the training loss" if ceiling else "no data: there is no curvature"
+            line = f"step size {number_text(lr)} from {how} alone: there are no valid rows to choose by"
+            return StepSizes(lr, lr, (line,), 0, time.perf_counter() - began)
+        raced = {end: self.race(end, center) for end in ends}
+        chosen = {end: choose(found) for end, found in raced.items()}
+        spent = {end: self.rounds * len(found) for end, found in raced.items()}
+        said = [_said(end, chosen[end], raced[end], center, spent[end]) for end in ends]
+        total, seconds = sum(spent.values()), time.perf_counter() - began
+        said[-1] += f" ({seconds:.0f} s in all)"
+        lrs = {end: rung_center(center) if lr is None else lr for end, lr in chosen.items()}
+        return StepSizes(lrs[GLOBAL], lrs.get(ALONE, lrs[GLOBAL]), tuple(said), total, seconds)
+
+    def race(self, end: str, center: float) -> dict[float, Outcome]:
+        """What every step size came to, in the order they were tried."""
+        middle = nearest_rung(center)
+        rungs = list(range(middle - AROUND, middle + AROUND + 1))
+        found = {step(rung): self.trial(end, step(rung), number) for number, rung in enumerate(rungs)}
+        for _ in range(WIDER):
+            rung = next_rung(found, rungs)
+            if rung is None:
+                break
+            rungs.append(rung)
+            found[step(rung)] = self.trial(end, step(rung), len(rungs) - 1)
+        return found
+
+    def trial(self, end: str, lr: float, number: int) -> Outcome:
+        """A short run with one step size; one that was kept is not run again."""
+        settings = self.setup.settings(self.rounds, seed=self.setup.seed)
+        method = self.setup.build(end, lr)
+        trial = Trial(number, end, lr, {}, method, shape=end)
+        name = f"step size of {end}, {lr:g}, {self.rounds} rounds"
+        identity = identify(method, self.setup.federation, settings) if self.shelf.folder else Identity({})
+        outcome = self.shelf.kept(name, identity) if self.shelf.folder else None
+        if outcome is None:
+            tell = teller(self.progress, f"step size of {end}", self.setup.seed, number, 2 * AROUND + 1 + WIDER)
+            outcome = outcome_of(method, "", [settings], [tell], partial(self.setup.run, trial))
+            if self.shelf.folder:
+                self.shelf.put(name, end, lr, identity, outcome)
+        return outcome
+
+    def identity(self, ends: Sequence[str], rounds: int) -> Identity:
+        """What the search is known by."""
+        settings: Settings = self.setup.settings(self.rounds, seed=self.setup.seed)
+        parts = identify(self.setup.build(GLOBAL, UNKNOWN), self.setup.federation, settings).parts
+        return Identity({**parts, "ends": ", ".join(ends), "study": f"{rounds} rounds"})
+
+
+def step(rung: int) -> float:
+    """The step size of a rung: three to a decade, of two digits.
+
+    >>> [step(rung) for rung in range(-3, 1)]
+    [0.1, 0.22, 0.46, 1.0]
+    """
+    return float(f"{10 ** (rung / PER_DECADE):.2g}")
+
+
+def nearest_rung(lr: float) -> int:
+    """The rung nearest to a step size; what data change a little changes no rung, mostly."""
+    return round(PER_DECADE * math.log10(lr))
+
+
+def rung_center(center: float) -> float:
+    """The smallest step of the grid around a center: where nothing came to a sound end, caution."""
+    return step(nearest_rung(center) - AROUND)
+
+
+def next_rung(found: Mapping[float, Outcome], rungs: Sequence[int]) -> int | None:
+    """The rung to try next: beyond the edge that the best one is at, far below where all failed; None where it is inside."""
+    sound = {rung: one.loss for rung in rungs if not (one := found[step(rung)]).failed and one.loss is not None}
+    if not sound:
+        return min(rungs) - PER_DECADE
+    best = min(sound, key=lambda rung: (sound[rung], rung))
+    if best == min(rungs):
+        return best - 1
+    return best + 1 if best == max(rungs) else None
+
+
+def choose(found: Mapping[float, Outcome]) -> float | None:
+    """The smallest step whose valid loss is within the tolerance of the best; None where none came to a sound end."""
+    sound = {lr: one.loss for lr, one in found.items() if not one.failed and one.loss is not None}
+    if not sound:
+        return None
+    best = min(sound.values())
+    return min(lr for lr, loss in sound.items() if loss <= best + TOLERANCE * abs(best))
+
+
+def _said(end: str, lr: float | None, found: Mapping[float, Outcome], center: float, rounds: int) -> str:
+    span = f"{number_text(min(found))} to {number_text(max(found))}"
+    if lr is None:
+        lowest = number_text(rung_center(center))
+        return f"step size {lowest} of {end}: no step from {span} came to a sound end in {rounds} rounds"
+    how = f"found by a race of {end} over {len(found)} steps from {span}, by valid loss, in {rounds} rounds"
+    return f"step size {number_text(lr)} {how}"
+
+
+def _is_alone(text: str) -> bool:
+    return text.partition("|")[0].partition(":")[0].strip() == ALONE
+
+
+def _read(out: str | Path | None, identity: Identity) -> StepSizes | None:
+    """What was found before in a folder, for the same search."""
+    file = None if out is None else Path(out) / layout.TUNING / layout.STEPS
+    if file is None or not file.exists():
+        return None
+    try:
+        found = json.loads(file.read_text())
+        if identity.difference(found.pop("identity")) is not None:
+            return None
+        return StepSizes(**{**found, "said": tuple(found["said"])})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise BadFile(f"{file} is damaged: {error}; remove it to search again") from error
