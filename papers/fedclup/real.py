@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from papers.common.reproduce import Row, at_most
-from plures.advise.worth import WAYS, Worth, WorthOptions, estimate_worth
+from plures.advise import Worth, WorthOptions, estimate_worth
+from plures.advise.worth import WAYS
 from plures.data import load
 from plures.errors import BadFile
 

@@ -61,57 +61,57 @@ def test_a_client_leaves_global_only_if_the_gain_exceeds_its_standard_error():
     """Two rows with gains a and b have mean (a + b) / 2 and standard error |a - b| / 2."""
     stays = option("global", [1.0, 1.0])
 
-    assert taken(stays, option("cluster", [0.0, 1.0])) == "global"  # 0.5 against 0.5
-    assert taken(stays, option("cluster", [0.0, 0.9])) == "cluster"  # 0.55 against 0.45
+    assert taken(stays, option("clusters", [0.0, 1.0])) == "global"  # 0.5 against 0.5
+    assert taken(stays, option("clusters", [0.0, 0.9])) == "clusters"  # 0.55 against 0.45
 
 
 def test_more_errors_may_be_asked_for():
     """Gains of 3 and 1 have mean 2 and standard error 1."""
-    options = [option("global", [3.0, 3.0]), option("cluster", [0.0, 2.0])]
+    options = [option("global", [3.0, 3.0]), option("clusters", [0.0, 2.0])]
 
-    assert [choose(options, 0, errors=errors).family for errors in (0.0, 1.9, 2.0)] == ["cluster"] * 2 + ["global"]
+    assert [choose(options, 0, errors=errors).family for errors in (0.0, 1.9, 2.0)] == ["clusters"] * 2 + ["global"]
 
 
 def test_rows_are_paired():
     """Losses of 0 and 10 say little about a gain of 0.1, unless every row shows it."""
-    assert taken(option("global", [0.5, 10.5]), option("cluster", [0.4, 10.4])) == "cluster"
-    assert taken(option("global", [0.5, 10.5]), option("cluster", [10.4, 0.4])) == "global"
+    assert taken(option("global", [0.5, 10.5]), option("clusters", [0.4, 10.4])) == "clusters"
+    assert taken(option("global", [0.5, 10.5]), option("clusters", [10.4, 0.4])) == "global"
 
 
 def test_a_later_family_must_beat_the_choice_so_far():
     """Both beat global clearly; between them the gains are 1 and 0 (too little), or 1 and 0.1."""
-    start, cluster = option("global", [9.0, 9.0]), option("cluster", [2.0, 2.0])
+    start, cluster = option("global", [9.0, 9.0]), option("clusters", [2.0, 2.0])
 
-    assert taken(start, cluster, option("personalize", [1.0, 2.0])) == "cluster"
-    assert taken(start, cluster, option("personalize", [1.0, 1.9])) == "personalize"
+    assert taken(start, cluster, option("personal", [1.0, 2.0])) == "clusters"
+    assert taken(start, cluster, option("personal", [1.0, 1.9])) == "personal"
 
 
 def test_the_order_in_which_options_are_given_does_not_matter_past_the_first():
     start = option("global", [9.0, 9.0])
-    others = [option("alone", [1.0, 2.0]), option("personalize", [2.0, 3.0]), option("cluster", [2.0, 2.0])]
+    others = [option("alone", [1.0, 2.0]), option("personal", [2.0, 3.0]), option("clusters", [2.0, 2.0])]
 
-    assert taken(start, *others) == taken(start, *others[::-1]) == "cluster"
+    assert taken(start, *others) == taken(start, *others[::-1]) == "clusters"
 
 
 def test_staying_alone_must_beat_every_way_to_join():
-    start, cluster = option("global", [9.0, 9.0]), option("cluster", [2.0, 2.0])
+    start, cluster = option("global", [9.0, 9.0]), option("clusters", [2.0, 2.0])
 
-    assert taken(start, cluster, option("alone", [1.0, 2.0])) == "cluster"
+    assert taken(start, cluster, option("alone", [1.0, 2.0])) == "clusters"
     assert taken(start, cluster, option("alone", [1.0, 1.0])) == "alone"
 
 
 def test_the_best_of_a_family_stands_for_it():
-    first, second = option("cluster", [2.0, 2.0], name="two"), option("cluster", [1.0, 1.0], name="four")
+    first, second = option("clusters", [2.0, 2.0], name="two"), option("clusters", [1.0, 1.0], name="four")
 
     assert choose([option("global", [9.0, 9.0]), first, second], 0).name == "four"
 
 
 def test_a_gain_of_rounding_size_is_none():
-    assert taken(option("global", [1.0, 1.0]), option("personalize", [1.0 - 1e-9, 1.0 - 1e-9])) == "global"
+    assert taken(option("global", [1.0, 1.0]), option("personal", [1.0 - 1e-9, 1.0 - 1e-9])) == "global"
 
 
 def test_an_option_that_diverged_is_never_chosen():
-    lost = option("cluster", [np.nan, -9.0])
+    lost = option("clusters", [np.nan, -9.0])
 
     assert taken(option("global", [1.0, 1.0]), lost) == "global"
     assert population_best([option("global", [1.0, 1.0]), lost], [0]).family == "global"
@@ -127,11 +127,11 @@ def test_losses_are_averaged_over_seeds_before_rows_are_paired():
 def test_with_one_valid_row_a_client_takes_what_is_best_for_all():
     """The first two clients make cluster the best for all; the third has one row, which speaks for global."""
     result = decided(
-        option("global", [3.0, 3.0], [3.0, 3.0], [0.9]), option("cluster", [1.0, 1.0], [1.0, 1.0], [1.0])
+        option("global", [3.0, 3.0], [3.0, 3.0], [0.9]), option("clusters", [1.0, 1.0], [1.0, 1.0], [1.0])
     )
 
-    assert result.best == "cluster"
-    assert result.clients["family"].to_list() == ["cluster"] * 3
+    assert result.best == "clusters"
+    assert result.clients["family"].to_list() == ["clusters"] * 3
     assert result.clients["evidence"].to_list() == ["clear", "clear", "none"]
 
 
@@ -139,10 +139,10 @@ def test_the_best_for_all_counts_clients_not_rows_and_seen_ones_only():
     """Client means: global 1, 4, cluster 3, 1. Client 0 has many rows; the unseen client 2 would tip the scale."""
     options = [
         option("global", [1.0] * 9, [4.0, 4.0], [0.0, 0.0]),
-        option("cluster", [3.0] * 9, [1.0, 1.0], [9.0, 9.0]),
+        option("clusters", [3.0] * 9, [1.0, 1.0], [9.0, 9.0]),
     ]
 
-    assert decided(*options, seen=[True, True, False]).best == "cluster"
+    assert decided(*options, seen=[True, True, False]).best == "clusters"
 
 
 def test_the_simplest_of_equals_is_best_for_all():
@@ -153,34 +153,34 @@ def test_gains_on_test_rows_come_with_their_standard_error():
     """Falls of 3 and 1 on test rows: mean 2, standard error 1. Against alone 5 and 5: 5 and 0."""
     result = decided(
         option("global", [2.0, 2.0], [1.0, 1.0], test=([4.0, 4.0], [1.0, 1.0])),
-        option("cluster", [1.0, 1.0], [2.0, 2.0], test=([1.0, 3.0], [7.0, 7.0])),
+        option("clusters", [1.0, 1.0], [2.0, 2.0], test=([1.0, 3.0], [7.0, 7.0])),
         option("alone", [8.0, 8.0], [8.0, 8.0], test=([6.0, 8.0], [8.0, 8.0])),
     )
 
     first, second = result.clients.iter_rows(named=True)
-    assert (first["family"], second["family"]) == ("cluster", "global")
+    assert (first["family"], second["family"]) == ("clusters", "global")
     assert (first["valid_gain"], first["valid_gain_error"]) == (1.0, 0.0)
     assert (first["test_gain"], first["test_gain_error"]) == (2.0, 1.0)
     assert (first["test_gain_over_alone"], first["test_gain_over_alone_error"]) == (5.0, 0.0)
     assert (second["test_gain"], second["test_gain_error"]) == (0.0, 0.0)
-    assert (first["valid_loss_alone"], first["test_loss_cluster"]) == (8.0, 2.0)
+    assert (first["valid_loss_alone"], first["test_loss_clusters"]) == (8.0, 2.0)
 
 
 def test_the_evidence_sums_up_both_policies():
     """Decided: gains 2, -1, 0. Cluster for all: 2, -1, -3; each of the hurt is counted."""
     options = (
         option("global", [2.0, 2.0], [2.0, 2.0], [1.0, 1.0], test=([3.0, 3.0], [3.0, 3.0], [3.0, 3.0])),
-        option("cluster", [1.0, 1.0], [1.0, 1.0], [1.5, 1.5], test=([1.0, 1.0], [4.0, 4.0], [6.0, 6.0])),
+        option("clusters", [1.0, 1.0], [1.0, 1.0], [1.5, 1.5], test=([1.0, 1.0], [4.0, 4.0], [6.0, 6.0])),
     )
 
     rows = {(row["policy"], row["against"]): row for row in decided(*options).evidence.iter_rows(named=True)}
 
-    by_client, for_all = rows["client by client", "global"], rows["cluster for all", "global"]
+    by_client, for_all = rows["client by client", "global"], rows["clusters for all", "global"]
     assert by_client["mean"] == pytest.approx(1 / 3)
     assert by_client["hurt"] == pytest.approx(1 / 3)
     assert for_all["mean"] == pytest.approx(-2 / 3)
     assert for_all["hurt"] == pytest.approx(2 / 3)
-    assert rows["client by client", "cluster for all"]["mean"] == pytest.approx(1.0)
+    assert rows["client by client", "clusters for all"]["mean"] == pytest.approx(1.0)
 
 
 def several(valid_gain, test_gains):
@@ -188,14 +188,14 @@ def several(valid_gain, test_gains):
     number = len(test_gains)
     return decided(
         option("global", *[[2.0, 2.0]] * number, test=[[2.0, 2.0]] * number),
-        option("cluster", *[[2.0 - valid_gain] * 2] * number, test=[[2.0 - gain] * 2 for gain in test_gains]),
+        option("clusters", *[[2.0 - valid_gain] * 2] * number, test=[[2.0 - gain] * 2 for gain in test_gains]),
     )
 
 
 def test_the_summary_says_what_is_within_noise():
     said = several(1.0, [0.5, -0.5] * 10).summary
 
-    assert said.startswith("20 of 20 clients: cluster.")
+    assert said.startswith("20 of 20 clients: clusters.")
     assert "Deciding client by client lowers the test loss by 0.000" in said
     assert "against global, within noise; 50 % of clients are hurt." in said
 
@@ -206,7 +206,7 @@ def test_the_summary_says_what_is_gained_and_lost():
     assert "lowers the test loss by 0.500 [0.500, 0.500] against global; 0 % of clients are hurt." in gained
     assert "raises the test loss by 0.500 [0.500, 0.500] against global; 100 % of clients are hurt." in lost
     assert "within noise" not in gained + lost
-    assert "Deciding client by client against cluster for all: no change." in gained
+    assert "Deciding client by client against clusters for all: no change." in gained
 
 
 def test_one_client_is_too_few_to_tell():
@@ -216,7 +216,7 @@ def test_one_client_is_too_few_to_tell():
 def test_a_client_without_test_rows_decides_and_counts_in_no_mean():
     result = decided(
         option("global", [2.0, 2.0], [2.0, 2.0], [2.0, 2.0], test=([], [2.0, 2.0], [2.0, 2.0])),
-        option("cluster", [1.0, 1.0], [1.0, 1.0], [1.0, 1.0], test=([], [1.0, 1.0], [1.0, 1.0])),
+        option("clusters", [1.0, 1.0], [1.0, 1.0], [1.0, 1.0], test=([], [1.0, 1.0], [1.0, 1.0])),
     )
 
     assert result.clients["test_gain"].to_list() == [None, 1.0, 1.0]
@@ -228,19 +228,19 @@ def test_an_option_that_cannot_serve_the_unseen_is_not_theirs():
     """The last client is unseen. Cluster has no model for it, though it is best for all others."""
     result = decided(
         option("global", [2.0, 2.0], [2.0, 2.0], [2.0, 2.0]),
-        option("cluster", [1.0, 1.0], [1.0, 1.0]),
+        option("clusters", [1.0, 1.0], [1.0, 1.0]),
         seen=[True, True, False],
     )
 
-    assert result.clients["family"].to_list() == ["cluster", "cluster", "global"]
-    assert result.clients["test_loss_cluster"].to_list() == [1.0, 1.0, None]
+    assert result.clients["family"].to_list() == ["clusters", "clusters", "global"]
+    assert result.clients["test_loss_clusters"].to_list() == [1.0, 1.0, None]
     assert result.evidence.filter(~pl.col("seen"))["verdict"].unique().to_list() == ["too few clients to tell"]
 
 
 def test_a_loss_without_bound_is_not_averaged_away():
     result = decided(
         option("global", [2.0, 2.0], [2.0, 2.0], test=([2.0, 2.0], [2.0, 2.0])),
-        option("cluster", [1.0, 1.0], [1.0, 1.0], test=([1.0, 1.0], [np.inf, 1.0])),
+        option("clusters", [1.0, 1.0], [1.0, 1.0], test=([1.0, 1.0], [np.inf, 1.0])),
     )
 
     assert result.evidence["verdict"][0] == "a loss without bound"
@@ -257,7 +257,7 @@ def test_a_loss_without_bound_is_not_averaged_away():
 )
 def test_what_leaves_nothing_to_decide_is_refused(valid, test, said):
     with pytest.raises(BadData, match=said):
-        decided(option("global", *valid, test=test), option("cluster", *valid, test=test))
+        decided(option("global", *valid, test=test), option("clusters", *valid, test=test))
 
 
 def runs_of(world, methods):
@@ -309,11 +309,11 @@ def clustered():
 def test_a_clustered_world_is_decided_for_clusters(clustered):
     result = decide(clustered[1])
 
-    assert result.counts["cluster"] >= 10
+    assert result.counts["clusters"] >= 10
     assert result.reference == "fedavg"
     assert result.best == "hypcluster"
     assert result.evidence["verdict"][0] == "better"
-    assert result.families["fedavg|finetune"] == "personalize"
+    assert result.families["fedavg|finetune"] == "personal"
 
 
 def test_test_labels_decide_nothing(clustered):
@@ -392,8 +392,8 @@ def test_families_are_known_by_name_and_by_what_methods_do(clustered):
 
     assert list(families_of(methods).items()) == [
         ("fedavg", "global"),
-        ("hypcluster", "cluster"),
-        ("fedavg|finetune", "personalize"),
+        ("hypcluster", "clusters"),
+        ("fedavg|finetune", "personal"),
         ("local_only", "alone"),
     ]
     assert families_of({**methods, "mine": methods["fedavg"]}, {"mine": "global"})["mine"] == "global"

@@ -25,7 +25,7 @@ def test_every_client_seen_and_unseen_has_a_decision(decided):
 
     assert table["uid"].to_list() == list(range(8))
     assert table["seen"].sum() == 6
-    assert set(table["family"]) <= {"global", "cluster", "alone"}
+    assert set(table["family"]) <= {"global", "clusters", "alone"}
     assert table["test_gain"].is_not_null().all()
     assert pl.read_csv(decided / "decisions.csv").columns == table.columns
 
@@ -41,7 +41,7 @@ def test_the_summary_follows_from_the_table(decided):
     table = pl.read_parquet(decided / "decisions.parquet")
 
     assert about["summary"].startswith(f"{table['family'].value_counts()['count'].max()} of 8 clients: ")
-    assert about["families"] == {"fedavg": "global", "oracle": "cluster", "local_only": "alone"}
+    assert about["families"] == {"fedavg": "global", "oracle": "clusters", "local_only": "alone"}
     assert sum(row["clients"] for row in about["decisions"]) == 8
     first = about["evidence"][0]
     assert (first["policy"], first["against"], first["num_clients"]) == ("client by client", "global", 6)

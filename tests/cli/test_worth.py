@@ -20,13 +20,14 @@ def test_the_answer_and_its_files(tmp_path, capsys):
     said = " ".join(capsys.readouterr().out.split())
     facts = json.loads((tmp_path / "out" / "summary.json").read_text())
     clients = pl.read_csv(tmp_path / "out" / "clients.csv")
-    assert "no: train alone" in said
+    assert "yes, but in groups: one model for each of 4 clusters of clients" in said
     assert f"lam = {facts['lam']:.3g}" in said
-    assert "from one round of local estimates: lam =" in said
+    assert "the rows of all clients are read in one place" in said
     assert "auto each" in said
-    assert "... 12 more" in said
-    assert facts["verdict"] == "alone"
-    assert clients.height == 20
+    assert "... 8 more" in said
+    assert facts["verdict"] == facts["family"] == "clusters"
+    assert clients.height == 16
+    assert pl.read_csv(tmp_path / "out" / "served.csv")["why"].to_list() == ["held out"] * 4
     assert clients["loss_auto"].mean() == pytest.approx(facts["ways"]["auto"]["test_loss"])
     assert pl.read_csv(tmp_path / "out" / "path.csv").height == 9
     assert (tmp_path / "out" / "worth.png").stat().st_size > 10_000
@@ -55,7 +56,7 @@ def test_a_line_tells_the_stage(monkeypatch):
     assert plures("worth", "linear_clusters", "--lams", "5", "--out", "out") == 0
 
     shown = screen.file.getvalue()
-    for stage in ("statistics: ", "path: models at 5 strengths", "valid rows, test rows: "):
+    for stage in ("families: ", "statistics: ", "path: models at 5 strengths", "valid rows, test rows: "):
         assert stage in shown
 
 
@@ -77,6 +78,7 @@ def test_classes_on_principal_axes(tmp_path, capsys):
         (["linear_clusters", "--weighting", "rows"], "no weighting is called 'rows'"),
         (["linear_clusters", "--valid-share", "1.5"], "valid_share must be a number between 0 and 1, got 1.5"),
         (["linear_clusters", "--lams", "1"], "lams must be 2 or more, got 1"),
+        (["linear_clusters", "--limit", "0"], "limit must be a number of seconds above 0, got 0"),
         (["digits"], "a model would have 650 numbers, more than 400"),
         (["mean_estimation"], "these clients have no input columns"),
         (["density"], "linear models of a density task cannot be compared"),

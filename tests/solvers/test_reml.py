@@ -10,7 +10,7 @@ from plures.solvers.degree import degree_statistics, plug_in_degree
 from plures.solvers.losses import huber
 from plures.solvers.penalized import Penalized
 from plures.solvers.quadratic import Quadratics
-from plures.solvers.reml import RemlDegree, knowledge, likelihood, outlook, reml_degree
+from plures.solvers.reml import RemlDegree, knowledge, likelihoods, outlook, reml_degree, shrunk_variances
 
 
 def means_of(found):
@@ -18,9 +18,9 @@ def means_of(found):
 
 
 def restricted(x, y, size, scatter):
-    """The restricted likelihood of y ~ N(X w, size + scatter X_i X_i^T in blocks), w unknown: the textbook formula."""
+    """The restricted likelihood of y ~ N(X w, size_i + scatter X_i X_i^T in blocks), w unknown: the textbook formula."""
     rows = x.shape[1]
-    blocks = size * np.eye(rows) + scatter * np.einsum("nid,njd->nij", x, x)
+    blocks = np.broadcast_to(size, len(x))[:, None, None] * np.eye(rows) + scatter * np.einsum("nid,njd->nij", x, x)
     inverse = np.linalg.inv(blocks)
     cross = np.einsum("nid,nij,nje->de", x, inverse, x)
     center = np.linalg.solve(cross, np.einsum("nid,nij,nj->d", x, inverse, y))
@@ -30,18 +30,19 @@ def restricted(x, y, size, scatter):
 
 
 def at(clients, size, scatter):
-    lams = size / (clients.counts * scatter)
-    solved = Penalized(clients, clients.counts / clients.counts.sum()).solve(lams[None])
-    return likelihood(clients, solved.own[0], solved.shared[0], lams, size)
+    sizes = np.broadcast_to(size, clients.num)
+    losses = Quadratics.expanded(clients, np.ones((clients.num, clients.dim)))
+    return likelihoods(losses, clients, sizes, (sizes / (clients.counts * scatter))[None])[0]
 
 
-def test_the_likelihood_along_the_path_is_the_textbook_one():
+@pytest.mark.parametrize("size", [1.3, np.array([0.2, 1.3, 4.0, 0.7])], ids=["one noise", "a noise each"])
+def test_the_likelihood_along_the_path_is_the_textbook_one(size):
     x, y = many(num=4, rows=7)
     clients = regression(x, y)
 
-    ours = at(clients, 1.3, 0.2) - at(clients, 1.3, 2.0)
+    ours = at(clients, size, 0.2) - at(clients, size, 2.0)
 
-    assert ours == pytest.approx(restricted(x, y, 1.3, 0.2) - restricted(x, y, 1.3, 2.0))
+    assert ours == pytest.approx(restricted(x, y, size, 0.2) - restricted(x, y, size, 2.0))
 
 
 def evidence(x, y, size, scatter, ridge):
@@ -102,6 +103,57 @@ def test_the_estimate_is_near_the_true_scatter_and_inside_its_interval():
     assert found.dispersion == pytest.approx(4.0, rel=0.1)
     assert found.low < 4.0 / (12 * 0.3) < found.high
     assert found.low < found.lam < found.high
+
+
+def test_every_client_has_a_noise_of_its_own():
+    """Half of the clients are ten times as noisy: their models are held a hundred times as near to the others."""
+    rng = np.random.default_rng(2)
+    noise = np.tile([0.3, 3.0], 20)
+    x = rng.normal(size=(40, 30, 3))
+    y = np.einsum("mnd,md->mn", x, 0.5 * rng.normal(size=(40, 3))) + noise[:, None] * rng.normal(size=(40, 30))
+
+    found = reml_degree(regression(x, y))
+
+    assert found.spread == pytest.approx(0.25, rel=0.3)
+    for one in (0.3, 3.0):
+        assert np.median(found.dispersion[noise == one]) == pytest.approx(one**2, rel=0.2)
+    assert np.median(found.own_lams[1::2]) == pytest.approx(9.0 / (30 * 0.25), rel=0.4)
+
+
+def test_variances_that_differ_by_chance_alone_become_one():
+    rng = np.random.default_rng(5)
+    freedom = np.full(200, 6.0)
+    alike = 2.0 * rng.chisquare(freedom) / freedom
+    apart = np.repeat([0.01, 9.0], 100) * rng.chisquare(freedom) / freedom
+
+    np.testing.assert_allclose(shrunk_variances(alike, freedom), 2.0, rtol=0.3)
+    found = shrunk_variances(apart, freedom)
+    assert np.median(found[:100]) == pytest.approx(0.01, rel=0.3)
+    assert np.median(found[100:]) == pytest.approx(9.0, rel=0.3)
+    assert shrunk_variances(np.array([3.0, 0.0]), np.array([5.0, 0.0])) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("sizes", [(0.0, 0.0, 4.0), (3.0, 0.0, 0.0)], ids=["levels", "one slope"])
+def test_columns_scatter_by_variances_of_their_own(sizes):
+    """The last column is an intercept; a column of which models do not differ is held a hundred times as near."""
+    rng = np.random.default_rng(3)
+    x = np.concatenate([rng.normal(size=(30, 15, 2)), np.ones((30, 15, 1))], axis=2)
+    truth = np.array(sizes) * rng.normal(size=(30, 3))
+    y = np.einsum("mnd,md->mn", x, truth) + rng.normal(size=(30, 15))
+
+    found = reml_degree(regression(x, y), [[0, 0, 1], [0, 1, 2]])
+
+    assert found.scale[np.argmax(sizes)] == 1.0
+    assert np.delete(found.scale, np.argmax(sizes)).max() < 0.1
+    assert found.spread == pytest.approx(max(sizes) ** 2, rel=0.5)
+
+
+def test_columns_that_scatter_alike_stay_as_they_are():
+    x, y = many(num=20, rows=30)
+
+    found = reml_degree(regression(x, y), [[0, 0, 1], [0, 1, 2]])
+
+    assert found.is_alike
 
 
 def test_no_client_needs_a_minimizer_of_its_own():

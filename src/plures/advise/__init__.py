@@ -14,12 +14,13 @@ Each gives an ``Advice``: a verdict, sentences, tables as evidence, facts, and `
 
 from plures.advise.advice import Advice
 from plures.advise.decisions import Decisions, decide, default_options, guide
-from plures.advise.families import DECISIONS, ENDS, FAMILIES
+from plures.advise.families import DECISIONS, ENDS, FAMILIES, ModelFamily
 from plures.advise.family_advice import FamilyAdvice, advise
 from plures.advise.fusion import FusedModels, fuse_clients, task_loss
 from plures.advise.tradeoff import Tradeoff
 from plures.advise.tradeoff_runs import run_sweep, run_tradeoff
-from plures.advise.worth import Worth, WorthOptions, estimate_worth
+from plures.advise.worth import Worth, WorthOptions
+from plures.advise.worth_estimate import estimate_worth
 
 __all__ = [
     "DECISIONS",
@@ -27,6 +28,7 @@ __all__ = [
     "FAMILIES",
     "Advice",
     "Decisions",
+    "ModelFamily",
     "FamilyAdvice",
     "FusedModels",
     "Tradeoff",

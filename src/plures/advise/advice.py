@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import polars as pl
 
+from plures.advise.families import FAMILIES, ModelFamily
 from plures.study.statistics import Interval, bootstrap
 
 
@@ -21,6 +22,9 @@ class Advice(ABC):
     """An answer from data with its evidence; the tables of the evidence are named by their files."""
 
     QUESTION: ClassVar[str]
+    COMMAND: ClassVar[str]
+    LOOKS: ClassVar[str]
+    """What the answer rests on, said where two answers differ."""
     SUMMARY: ClassVar[str] = "summary.json"
 
     @property
@@ -32,6 +36,16 @@ class Advice(ABC):
     @abstractmethod
     def sentences(self) -> list[str]:
         """The answer in words: what it is, what it rests on, how sure it is."""
+
+    @property
+    @abstractmethod
+    def family(self) -> ModelFamily:
+        """The family of models that it speaks for."""
+
+    @property
+    def possible(self) -> tuple[str, ...]:
+        """The families that it does not rule out."""
+        return (self.family,)
 
     @property
     def remarks(self) -> list[str]:
@@ -60,6 +74,16 @@ class Advice(ABC):
             table.write_csv(file)
         (folder / self.SUMMARY).write_text(json.dumps(self.to_dict(), indent=2) + "\n")
         return [*files, folder / self.SUMMARY]
+
+
+def disagreement(mine: Advice, other: Advice) -> str | None:
+    """That two answers for the same clients differ, and why; None where they agree or do not rule each other out."""
+    if mine.family in other.possible or other.family in mine.possible:
+        return None
+    return (
+        f"`{other.COMMAND}` says otherwise: {other.family} ({FAMILIES[other.family]}), and this says {mine.family} "
+        f"({FAMILIES[mine.family]}). There it is {other.LOOKS}; here it is {mine.LOOKS}. A study with methods of both tells"
+    )
 
 
 def bounds(interval: Interval) -> list[float]:

@@ -1,6 +1,6 @@
 """How a client chooses between options by its valid rows, and what is best for a whole population.
 
-A client starts from the global option. The families are tried in the order global, cluster, personalize, alone; within one
+A client starts from the global option. The families are tried in the order global, clusters, personal, alone; within one
 the option with the least loss on the client's valid rows stands for it. The client moves there only if the gain on these
 rows over its choice so far exceeds one standard error of the gain (rows are paired), or as many as asked for. One is a low
 bar: where nothing differs, chance alone carries a rival over it one time in six; over two, one time in forty.

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from plures.advise.advice import Advice
 from plures.advise.choice import ROUNDING, Candidate, RowLosses, choose, paired_gain, population_best
-from plures.advise.families import DECISIONS
+from plures.advise.families import DECISIONS, ModelFamily
 from plures.advise.joining import joining_words
+from plures.advise.preparation import distinct_rows, standard_targets
 from plures.data import Federation
 from plures.engine import AttackSummary, Run, Runner, Settings
 from plures.engine.attackers import attackers_of, check_attackers
@@ -53,6 +54,8 @@ class Decisions(Advice):
     """
 
     QUESTION = "what should every client take?"
+    COMMAND = "plures decide"
+    LOOKS = "your models and your plan, where every client chose by its own valid rows"
 
     clients: pl.DataFrame
     evidence: pl.DataFrame
@@ -60,6 +63,7 @@ class Decisions(Advice):
     reference: str
     best: str
     attackers: AttackSummary | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def honest(self) -> pl.DataFrame:
@@ -69,7 +73,7 @@ class Decisions(Advice):
     @property
     def counts(self) -> dict[str, int]:
         """How many clients decide for each family, most first."""
-        sizes = Counter(sorted(self.honest["family"], key=list(DECISIONS).index))
+        sizes = Counter(sorted(self.honest["family"], key=DECISIONS.index))
         return dict(sizes.most_common())
 
     @property
@@ -98,6 +102,16 @@ class Decisions(Advice):
         return next(iter(self.counts))
 
     @property
+    def family(self) -> ModelFamily:
+        """The same, as a family."""
+        return ModelFamily(self.verdict)
+
+    @property
+    def possible(self) -> tuple[str, ...]:
+        """What some clients decide for, and where no clear gain is left, the one for all."""
+        return tuple(self.counts)
+
+    @property
     def sentences(self) -> list[str]:
         """What the decisions are worth on test rows, to seen and unseen clients."""
         first = (pl.col("policy") == DECIDED) & (pl.col("against") == "global")
@@ -106,8 +120,8 @@ class Decisions(Advice):
 
     @property
     def remarks(self) -> list[str]:
-        """Who attacked."""
-        return [] if self.attackers is None else [self.attackers.said]
+        """Who attacked, and what became of rows and targets."""
+        return [*([] if self.attackers is None else [self.attackers.said]), *self.notes]
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -181,8 +195,12 @@ def guide(
     progress: Callable[[StudyProgress], None] | None = None,
     **settings: Any,
 ) -> Decisions:
-    """Train every method with every seed and decide; the other arguments are those of ``compare``."""
+    """Train every method with every seed on standard targets and decide; the other arguments are those of ``compare``."""
     _check_errors(errors)
+    federation, given = distinct_rows(federation), federation
+    unseen = None if unseen is None else standard_targets(distinct_rows(unseen), federation)
+    federation = standard_targets(federation)
+    notes = federation.notes[len(given.notes) :]
     limits = Settings.of({"rounds": rounds, **settings})
     check_given(methods, seeds, federation, limits)
     check_rows(*federation.count[honest_rows(federation, limits), 1:].T)
@@ -198,9 +216,8 @@ def guide(
         options.append(candidate_of(name, runs, family))
         roster = roster_of(runs[0].runner) if roster is None else roster
     assert roster is not None
-    return decide_between(
-        options, roster, errors=errors, attackers=attackers_of(limits.channels, federation.num_clients)
-    )
+    attackers = attackers_of(limits.channels, federation.num_clients)
+    return replace(decide_between(options, roster, errors=errors, attackers=attackers), notes=notes)
 
 
 def families_of(methods: Mapping[str, Method], said: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -208,7 +225,7 @@ def families_of(methods: Mapping[str, Method], said: Mapping[str, str] | None = 
     said = said or {}
     for name, family in said.items():
         if family not in DECISIONS:
-            raise UnknownChoice("family", family, DECISIONS)
+            raise UnknownChoice("family", family, [*DECISIONS])
         if name not in methods:
             raise UnknownChoice("method in families", name, methods)
     found = {name: said.get(name, _family(name, method)) for name, method in methods.items()}
@@ -217,17 +234,19 @@ def families_of(methods: Mapping[str, Method], said: Mapping[str, str] | None = 
         raise BadValue("methods", given, f"a list with a global one to start from, such as {COMMON[0]}")
     if len(set(found.values())) < 2:
         raise BadValue("methods", given, f"of two families or more, such as {COMMON[0]} and {ALONE}")
-    return dict(sorted(found.items(), key=lambda one: list(DECISIONS).index(one[1])))
+    return dict(sorted(found.items(), key=lambda one: DECISIONS.index(one[1])))
 
 
 def _family(name: str, method: Method) -> str:
     """A personalizer in the name personalizes; clients that choose among models cluster; the rest goes by name."""
     base = name.split(":")[0].strip()
     if "|" in name:
-        return "personalize"
+        return ModelFamily.PERSONAL.value
     if method.views.assign is not None:
-        return "cluster"
-    return "alone" if base == ALONE else "global" if base in COMMON else "personalize"
+        return ModelFamily.CLUSTERS.value
+    return (
+        ModelFamily.ALONE if base == ALONE else ModelFamily.GLOBAL if base in COMMON else ModelFamily.PERSONAL
+    ).value
 
 
 def candidate_of(name: str, runs: Sequence[Run], family: str) -> Candidate:

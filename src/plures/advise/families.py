@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-FAMILIES = {
-    "global": "one model for all",
-    "alone": "models trained alone",
-    "shift": "one model of inputs that each client normalizes",
-    "clusters": "one model per cluster",
-    "personal": "own models near a shared one",
+from enum import StrEnum
+
+
+class ModelFamily(StrEnum):
+    """What a client may take; simple ones first: a later one has to do clearly better."""
+
+    GLOBAL = "global"
+    ALONE = "alone"
+    SHIFT = "shift"
+    CLUSTERS = "clusters"
+    PERSONAL = "personal"
+
+
+FAMILIES: dict[str, str] = {
+    ModelFamily.GLOBAL: "one model for all",
+    ModelFamily.ALONE: "models trained alone",
+    ModelFamily.SHIFT: "one model of inputs that each client normalizes",
+    ModelFamily.CLUSTERS: "one model per cluster",
+    ModelFamily.PERSONAL: "own models near a shared one",
 }
-"""Simple ones first: a later one has to do clearly better."""
 
-DECISIONS = {"global": "global", "cluster": "clusters", "personalize": "personal", "alone": "alone"}
-"""What a client may decide for, in the order in which it tries them, and the family that it is."""
+DECISIONS: tuple[str, ...] = (ModelFamily.GLOBAL, ModelFamily.CLUSTERS, ModelFamily.PERSONAL, ModelFamily.ALONE)
+"""What a client may decide for, in the order in which it tries them."""
 
-ENDS = {"alone": "training alone", "global": FAMILIES["global"]}
+ENDS: dict[str, str] = {ModelFamily.ALONE: "training alone", ModelFamily.GLOBAL: FAMILIES[ModelFamily.GLOBAL]}
 """No collaboration, and nothing but."""

@@ -10,7 +10,7 @@ the simpler one was. Clusters have to be found again in every fold.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,13 +19,15 @@ import polars as pl
 from scipy import stats
 
 from plures.advise import linear_families as fits
-from plures.advise.advice import Advice, bounds
-from plures.advise.families import FAMILIES
-from plures.advise.family_wording import sentences_of, signs_of
+from plures.advise.advice import Advice, bounds, disagreement
+from plures.advise.families import FAMILIES, ModelFamily
+from plures.advise.family_wording import SAME, sentences_of, signs_of
 from plures.advise.fold_sums import FoldedRows, Ints, RowSums, fold_rows
 from plures.advise.linear_families import FoldSums, HeldOutErrors, LinearFamily, ProximalWeights, client_means
+from plures.advise.preparation import POOLED
 from plures.data import Federation
 from plures.data.measure import measure_differences
+from plures.errors import UserError
 from plures.study.statistics import Interval
 from plures.types import Floats
 
@@ -40,6 +42,8 @@ FOUND_AGAIN = 0.5
 """ModelClusters count where the Rand index, corrected for chance, of those of a fold with those of all rows is this large."""
 MOST_WEIGHT = 30.0
 """In the picture models are held no nearer than this, so that differences show."""
+NEARLY_ALL = 0.8
+"""Clients outside a cluster of so large a share of all are outliers."""
 CERTAIN = 2.0
 """A client's own rows tell whether it gains where the gain is so many standard errors from 0."""
 
@@ -76,6 +80,8 @@ class FamilyAdvice(Advice):
 
     QUESTION = "which family of methods fits?"
     SUMMARY = "advice.json"
+    COMMAND = "plures advise"
+    LOOKS = "rows held out in folds, of linear models with squared errors"
 
     rows: FoldedRows
     scores: dict[str, HeldOutErrors]
@@ -84,6 +90,7 @@ class FamilyAdvice(Advice):
     clusters: BestClusters | None
     points: Floats  # (N, 2) where clients' models lie
     num_groups: int
+    outliers: tuple[str, ...] = ()  # clients unlike all others, left out of the rest
 
     @cached_property
     def errors(self) -> dict[str, Floats]:
@@ -105,7 +112,8 @@ class FamilyAdvice(Advice):
     def saving(self, before: str, after: str) -> Interval:
         """The share of one family's error that another saves, with its interval."""
         falls = self.scores[before].errors - self.scores[after].errors
-        return mean_saving(self.rows, falls / self.means[before])
+        found = mean_saving(self.rows, falls / self.means[before])
+        return replace(found, high=min(found.high, 1.0))  # nothing saves more than all of an error
 
     @cached_property
     def able(self) -> tuple[str, ...]:
@@ -114,13 +122,18 @@ class FamilyAdvice(Advice):
         return tuple(name for name in self.scores if name != "clusters" or not lost)
 
     @cached_property
-    def family(self) -> str:
+    def family(self) -> ModelFamily:
         """The simplest family of which no richer one saves ``MARGIN``."""
-        now = "global"
+        now = ModelFamily.GLOBAL
         for name in self.able[1:]:
             if self.saving(now, name).mean > MARGIN:
-                now = name
+                now = ModelFamily(name)
         return now
+
+    @property
+    def possible(self) -> tuple[str, ...]:
+        """The family and its rivals."""
+        return (self.family, *self.rivals)
 
     @cached_property
     def rivals(self) -> tuple[str, ...]:
@@ -137,6 +150,20 @@ class FamilyAdvice(Advice):
                 close[name] = round(abs(gain.mean - MARGIN) / max(gain.high - gain.low, 1e-12), 1)
         return tuple(sorted(close, key=lambda name: (close[name], ORDER.index(name))))
 
+    @cached_property
+    def strangers(self) -> tuple[str, ...]:
+        """Clients outside the one cluster that holds nearly all, if these clusters are the same in every fold and pay."""
+        found = self.clusters
+        if found is None or found.stability < SAME or self.saving("global", "clusters").mean <= MARGIN:
+            return ()
+        sizes = np.bincount(found.label)
+        if sizes.max() < NEARLY_ALL * len(found.label):
+            return ()
+        falls = self.scores["global"].errors - self.scores["clusters"].errors
+        mean, error = _of_clients(self.rows, falls)
+        apart = found.label != sizes.argmax()
+        return tuple(np.array(self.rows.names)[apart].tolist()) if (mean > CERTAIN * error)[apart].all() else ()
+
     @property
     def verdict(self) -> str:
         """The family that fits, and the one it may be as well."""
@@ -150,7 +177,9 @@ class FamilyAdvice(Advice):
     @property
     def remarks(self) -> list[str]:
         """What was left out or reduced."""
-        return [f"note: {note}" for note in self.rows.notes]
+        named = ", ".join(self.outliers)
+        apart = f"left out, for they are unlike all others in every fold: {named}; methods with `aggregate=median` bear them"
+        return [POOLED, *([apart] if named else []), *(f"note: {note}" for note in self.rows.notes)]
 
     @property
     def rival(self) -> str | None:
@@ -233,6 +262,7 @@ class FamilyAdvice(Advice):
             "noise_floor": self.floor,
             "clusters": None if found is None else {"k": found.k, "stability": found.stability},
             "clients": self.rows.num,
+            "outliers": list(self.outliers),
             "clients_too_small_to_tell": int((~self.certain).sum()),
             "methods": list(self.methods),
             "model": self.model,
@@ -264,7 +294,33 @@ def _of_clients(rows: FoldedRows, values: Floats) -> tuple[Floats, Floats]:
 
 
 def advise(federation: Federation, *, tell: Callable[[str], None] = lambda stage: None) -> FamilyAdvice:
-    """Which family fits, from training and valid rows; ``tell`` hears the stage."""
+    """Which family fits, from training and valid rows; ``tell`` hears the stage.
+
+    Clients that are unlike all others are named, and the answer is about the others.
+    """
+    found = _measure(federation, tell)
+    if not found.strangers:
+        return found
+    tell("the same without clients that are unlike all others")
+    others = [name not in found.strangers for name in federation.names]
+    return replace(_measure(federation.take(np.array(others)), tell), outliers=found.strangers)
+
+
+def try_advise(federation: Federation) -> FamilyAdvice | None:
+    """What ``advise`` says; None where linear models cannot say anything."""
+    try:
+        return advise(federation)
+    except UserError:
+        return None
+
+
+def disagreement_with_families(advice: Advice, federation: Federation) -> str | None:
+    """That ``advise`` says something else of the same clients, and why; None if it does not, or has nothing to say."""
+    other = try_advise(federation)
+    return None if other is None else disagreement(advice, other)
+
+
+def _measure(federation: Federation, tell: Callable[[str], None]) -> FamilyAdvice:
     tell("rows: columns on one scale, folds")
     rows = fold_rows(federation)
     tell("how clients differ in labels, inputs and size")

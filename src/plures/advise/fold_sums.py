@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from plures.advise.columns import fit_scale, flat_table, principal_axes
+from plures.advise.preparation import distinct_rows, fit_scale, flat_table, principal_axes
 from plures.data import Federation
 from plures.errors import BadData, Unsupported
 from plures.keys import Purpose, derive, root
@@ -128,6 +128,7 @@ class FoldedRows:
 def fold_rows(federation: Federation, *, seed: int = 0) -> FoldedRows:
     """The rows of a federation's clients; what a split keeps together is never torn apart by folds."""
     _check(federation)
+    federation = distinct_rows(federation)
     index, owner, code = _row_index(federation)
     lot = _lots(federation.uid[owner], index - federation.start[owner, 0], seed)
     rank = _ranks(owner, lot)

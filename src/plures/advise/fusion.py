@@ -13,7 +13,9 @@ import numpy as np
 import polars as pl
 
 from plures.advise.advice import Advice
+from plures.advise.families import ModelFamily
 from plures.advise.linear_rows import LOSSES, LinearRows, check_width, metric_of, prepare_linear_rows, score
+from plures.advise.preparation import distinct_rows
 from plures.data import Federation
 from plures.solvers import ConvexClustering, Fitted
 from plures.solvers.estimator import outputs
@@ -30,6 +32,8 @@ class FusedModels(Advice):
     """A fitted path and what it gives every client on its test rows."""
 
     QUESTION = "which clients share a model?"
+    COMMAND = "plures fuse"
+    LOOKS = "linear models fused by a sum of norms, as strongly as its criterion says"
 
     fitted: Fitted
     rows: LinearRows
@@ -43,13 +47,20 @@ class FusedModels(Advice):
         return counted(self.fitted.solution.num_clusters, "cluster")
 
     @property
+    def family(self) -> ModelFamily:
+        """One cluster is one model for all, as many as clients are models alone."""
+        found = self.fitted.solution.num_clusters
+        ends = {1: ModelFamily.GLOBAL, len(self.rows.names): ModelFamily.ALONE}
+        return ends.get(found, ModelFamily.CLUSTERS)
+
+    @property
     def sentences(self) -> list[str]:
         """What was fitted, and how it was chosen and proved."""
         return self.fitted.summary()
 
     @property
     def remarks(self) -> list[str]:
-        """Who is left out."""
+        """Where rows are read, and who is left out."""
         return self.rows.remarks
 
     @property
@@ -107,6 +118,7 @@ def fuse_clients(
 ) -> FusedModels:
     """The clients' linear models, fused as ``how`` says; without it with the loss of the task, and all else by default."""
     how = how or ConvexClustering(loss=task_loss(federation))
+    federation = distinct_rows(federation)
     rows = prepare_linear_rows(federation, axes=axes, deed="fused")
     train, test = rows.parts["train"], rows.parts["test"]
     _check_width(train.tables[0].shape[1], how, train.targets)

@@ -7,11 +7,12 @@ may be reduced to the first principal axes of all training rows: sums over clien
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from plures.advise.columns import fit_scale, flat_table, principal_axes
+from plures.advise.preparation import POOLED, fit_scale, flat_table, principal_axes
 from plures.data import Federation
 from plures.errors import BadData, BadValue, Unsupported
 from plures.solvers.losses import LINEAR_LOSSES, LinearLoss
@@ -44,19 +45,34 @@ class SplitRows:
 class LinearRows:
     """The clients that take part, and their rows on one scale by split; ``left_out`` have no training or no test rows.
 
-    ``as_given``: columns were on one scale already, but for ``NEAR``.
+    ``scaled`` puts inputs on that scale. ``as_given``: columns were on it already, but for ``NEAR``.
     """
 
     names: tuple[str, ...]
     left_out: tuple[str, ...]
     parts: dict[str, SplitRows]
     as_given: bool
+    scaled: Callable[[Any], Floats] = flat_table
 
     @property
     def remarks(self) -> list[str]:
-        """Who is left out, if anybody."""
+        """Where rows are read, and who is left out, if anybody."""
         named = ", ".join(sorted(self.left_out))
-        return [f"left out, for want of training or test rows: {named}"] if named else []
+        return [POOLED, *([f"left out, for want of training or test rows: {named}"] if named else [])]
+
+    def of(self, federation: Federation, names: Sequence[str], split: str) -> SplitRows:
+        """The rows of some clients of a federation."""
+        own = [federation.rows_of(name, split) for name in names]
+        return SplitRows([self.scaled(x) for x, _ in own], [np.asarray(y, float).reshape(-1) for _, y in own])
+
+    def keep(self, names: Sequence[str]) -> LinearRows:
+        """Those of some clients."""
+        places = [self.names.index(name) for name in names]
+        parts = {
+            split: SplitRows([part.tables[one] for one in places], [part.targets[one] for one in places])
+            for split, part in self.parts.items()
+        }
+        return replace(self, names=tuple(names), parts=parts)
 
 
 def prepare_linear_rows(
@@ -67,20 +83,16 @@ def prepare_linear_rows(
         raise Unsupported(f"linear models of a {federation.task} task cannot be {deed}; known: {', '.join(LOSSES)}")
     if not np.prod(federation.shape):
         raise Unsupported(f"these clients have no input columns; what is {deed} are linear models of columns")
-    kept = _clients_with_rows(federation)
-    rows = {split: [federation.rows_of(name, split) for name in kept] for split in splits}
-    if any(np.ndim(y) > 1 and np.shape(y)[1] > 1 for _, y in rows["train"]):
+    if federation.y.ndim > 1 and federation.y.shape[1] > 1:
         raise Unsupported(f"these data have several targets per row; linear models of one target can be {deed}")
-    pooled = np.concatenate([flat_table(x) for x, _ in rows["train"]])
-    scaled = fit_columns(pooled, axes)
-    parts = {
-        split: SplitRows(
-            [scaled(flat_table(x)) for x, _ in own], [np.asarray(y, float).reshape(-1) for _, y in own]
-        )
-        for split, own in rows.items()
-    }
+    kept = _clients_with_rows(federation)
+    pooled = np.concatenate([flat_table(federation.rows_of(name, "train")[0]) for name in kept])
+    columns = fit_columns(pooled, axes)
     left_out = tuple(name for name in federation.names if name not in set(kept))
-    return LinearRows(tuple(kept), left_out, parts, _is_unmoved(pooled, scaled(pooled)))
+    rows = LinearRows(
+        tuple(kept), left_out, {}, _is_unmoved(pooled, columns(pooled)), lambda x: columns(flat_table(x))
+    )
+    return replace(rows, parts={split: rows.of(federation, kept, split) for split in splits})
 
 
 def _clients_with_rows(federation: Federation) -> list[str]:

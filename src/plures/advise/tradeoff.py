@@ -17,6 +17,7 @@ import polars as pl
 
 from plures.advise import tradeoff_wording as wording
 from plures.advise.advice import Advice, bounds, has_bounds, is_noise, mean_interval
+from plures.advise.families import ModelFamily
 from plures.engine import AttackSummary
 from plures.study.disk.results import about_attackers
 from plures.study.fronts import GAIN, TOLERANCE, last_index, needed_index, pareto, wild_loss
@@ -106,6 +107,8 @@ class Tradeoff(Advice):
     """The result of a sweep; ``curves`` are those of the values in order, then auto, then the two ends."""
 
     QUESTION = "how much collaboration is worth its cost?"
+    COMMAND = "plures tradeoff"
+    LOOKS = "your model and your plan, by valid rows, for the values that were tried"
 
     sweep: Sweep
     curves: tuple[ValueCurve, ...]
@@ -224,6 +227,17 @@ class Tradeoff(Advice):
     def verdict(self) -> str:
         """The best value."""
         return "none" if self.best is None else f"{self.option}={self.best.setting.text}"
+
+    @property
+    def family(self) -> ModelFamily:
+        """An end if it is as good by valid rows as the best value, else own models near a shared one."""
+        points = {
+            one.setting.label: one.errors[at] for one in self.ends if (at := self.last_index(one)) is not None
+        }
+        best = min(points, key=lambda label: points[label], default=None)
+        if best is None or (self.best is not None and self.best.loss < points[best]):
+            return ModelFamily.PERSONAL
+        return ModelFamily.ALONE if best == "local_only" else ModelFamily.GLOBAL
 
     @property
     def sentences(self) -> list[str]:

@@ -36,5 +36,5 @@ def decide_command(
     with collect_warnings() as notes, screen.progress() as tell:
         settings = {"unseen": prepared.unseen, "errors": errors, "progress": tell, **prepared.training}
         result = guide(prepared.methods, prepared.seen, **settings)
-    show_advice(result, folder, *([] if study.norm == "share" else [norm_said(study.norm)]))
+    show_advice(result, folder, *([] if study.norm == "share" else [norm_said(study.norm)]), beside=prepared.seen)
     tell_notes(prepared.seen, *(note for note in notes if note not in known))

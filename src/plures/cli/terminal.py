@@ -65,17 +65,29 @@ def fresh_folder(name: str) -> Path:
     return path
 
 
-EVERY = {"clients": "client", "decisions": "client", "path": "strength", "points": "point", "values": "value"}
+EVERY = {
+    "clients": "client",
+    "decisions": "client",
+    "path": "strength",
+    "points": "point",
+    "served": "client served",
+    "values": "value",
+}
 """What has a row in a table of this name."""
 
 
-def show_advice(advice: Advice, folder: Path | None, *more: str) -> None:
-    """Print the tables, the sentences and what ``more`` there is to say; write files and pictures into a folder, if any."""
+def show_advice(advice: Advice, folder: Path | None, *more: str, beside: Federation | None = None) -> None:
+    """Print the tables, the sentences and what ``more`` there is to say; write files and pictures into a folder, if any.
+
+    With the federation ``beside`` it, it is said whether ``plures advise`` comes to another answer, and why.
+    """
+    from plures.advise.family_advice import disagreement_with_families
     from plures.report.advice_tables import advice_tables
 
     for part in advice_tables(advice):
         console.print(part, style="dim" if isinstance(part, str) else "")
-    for line in (*advice.sentences, *advice.remarks, *more):
+    other = None if beside is None else disagreement_with_families(advice, beside)
+    for line in (*advice.sentences, *([] if other is None else [other]), *advice.remarks, *more):
         say(line)
     if folder is not None:
         from plures.report.advice_figures import draw_advice  # matplotlib: loaded late, so that commands start fast

@@ -100,7 +100,8 @@ def run_command(study: Study, sweep: Sweep, out: Path | None, option: str | None
         say(f"{counted(kept, 'finished run')} kept from before in {folder}")
     with collect_warnings() as notes, study_bars(console) as tell:
         result = run_sweep(sweep, out=folder, progress=with_estimate(tell, sweep, folder), config=resolved)
-    show_advice(result, folder, *([] if study.norm == "share" else [norm_said(study.norm)]))
+    more = [] if study.norm == "share" else [norm_said(study.norm)]
+    show_advice(result, folder, *more, beside=sweep.federation)
     tell_notes(sweep.federation, *notes)
 
 

@@ -28,18 +28,19 @@ def worth_command(
         float, typer.Option(help="Training rows held out by clients that have no valid rows.")
     ] = 0.2,
     lams: Annotated[int, typer.Option(help="Strengths on the path.")] = 31,
+    limit: Annotated[float, typer.Option(help="Seconds after which nothing new is begun.")] = 60.0,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the results.")] = None,
 ) -> None:
     """Should I federate? How clients differ against their noise, the strength that follows, who gains and who loses."""
     from plures.advise import WorthOptions, estimate_worth
 
     options = WorthOptions(
-        loss=loss, axes=axes, ridge=ridge, weighting=weighting, valid_share=valid_share, num_lams=lams
+        loss=loss, axes=axes, ridge=ridge, weighting=weighting, valid_share=valid_share, num_lams=lams, limit=limit
     )
     with console.status("data") as status:
-        federation = data_part(context.params).spec.whole()
-        worth = estimate_worth(federation, options, status.update)
-    tell_notes(federation)
+        seen, unseen = data_part(context.params).spec.load()
+        worth = estimate_worth(seen, options, status.update, unseen=unseen)
+    tell_notes(seen)
     show_advice(worth, out or Path("runs") / f"worth-{file_name_of(name)}", *use_of(worth, context.params))
 
 
@@ -53,9 +54,9 @@ MODELS = {
 
 
 def use_of(worth: Worth, given: Mapping[str, Any]) -> list[str]:
-    """The command that uses lam, where columns are on its scale and a lam is advised."""
-    model = MODELS.get(worth.clients.loss.name)
-    if worth.verdict != "yes" or not worth.rows.as_given or model is None:
+    """The command that uses lam, where columns are on its scale and one lam for all of them is advised."""
+    model, fits = MODELS.get(worth.clients.loss.name), worth.rows.as_given and worth.degree.is_alike
+    if worth.verdict != "yes" or not fits or model is None or worth.way.endswith("each"):
         return []
     weighting = "" if worth.options.weighting == "clients" else ",weighting=examples"
     more = ", with the same options of the table" if table_options(given) else ""

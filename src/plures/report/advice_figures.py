@@ -17,6 +17,7 @@ from plures.advise.family_advice import MARGIN, FamilyAdvice
 from plures.advise.fusion import FusedModels
 from plures.advise.tradeoff import Tradeoff
 from plures.advise.worth import Worth
+from plures.advise.worth_wording import strength_of
 from plures.report.figures import COLORS
 from plures.report.fusion_figures import fusion_figures
 from plures.report.panels import plain, save_figures
@@ -104,7 +105,9 @@ def _strengths(axis: Any, worth: Worth) -> None:
         axis.axhline(worth.test[way].mean(), color=color, ls=style, lw=1.8, label=f"{ENDS[way]}, test rows")
     low, high = (float(np.clip(end, lams[0], lams[-1])) for end in (degree.low, degree.high))
     axis.axvspan(low, high, color=COLORS[5], alpha=0.13, lw=0, label="auto lam, 95 % interval")
-    axis.plot(degree.lam, worth.test["auto"].mean(), "o", ms=9, color=COLORS[5], zorder=4, label="auto lam")
+    axis.plot(
+        degree.lam, worth.test[worth.auto].mean(), "o", ms=9, color=COLORS[5], zorder=4, label=f"{worth.auto} lam"
+    )
     diamond = {"ms": 7, "mfc": "none", "mec": "black", "mew": 1.5, "zorder": 5}
     axis.plot(valid.lam, worth.test["valid"].mean(), "D", label="lam by valid rows", **diamond)
     axis.set(xscale="log", xlim=(lams[0], lams[-1]))
@@ -129,7 +132,7 @@ def _gains(axis: Any, worth: Worth) -> None:
         axis.set_xticks(order, [str(name) for name in table["client"]])
     else:
         axis.set_xticks([tick for tick in MaxNLocator(integer=True).tick_values(1, num) if 1 <= tick <= num])
-    title = f"Who gains with lam = {worth.degree.lam:.3g}"
+    title = f"Who gains with {strength_of(worth)}"
     plain(axis, x="clients, sorted by their gain over training alone", y="test loss saved", title=title)
 
 

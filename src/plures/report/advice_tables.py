@@ -18,7 +18,8 @@ from plures.advise.family_advice import FamilyAdvice
 from plures.advise.family_wording import signs_of
 from plures.advise.fusion import FusedModels
 from plures.advise.tradeoff import Tradeoff
-from plures.advise.worth import WAYS, Worth
+from plures.advise.worth import Worth
+from plures.advise.worth_wording import strength_of
 from plures.report.terminal import FOLDED, NUMBER, WHOLE, number, percent, plain_table
 from plures.study.fronts import TOLERANCE
 from plures.wording import counted, unit_of
@@ -94,7 +95,7 @@ def fusion_table(found: FusedModels) -> Table:
 def worth_table(worth: Worth) -> Table:
     """Every way to train: its strength, predicted and measured losses, and how it stands against the better end."""
     digits, rows = 3 if worth.test[worth.rival].mean() < 10 else 2, []
-    for way in WAYS:
+    for way in worth.ways:
         gap, other, ahead = worth.against(way), way != worth.rival, worth.predicted_means.get(way)
         rows.append(
             (
@@ -122,13 +123,13 @@ def worth_table(worth: Worth) -> Table:
 WORTH_LEGEND = (
     "predicted excess: loss above that of the best model a client could have; against: difference of test losses, mean over "
     "clients, to the better of alone and global by valid rows, with its bootstrap interval over clients; auto comes from "
-    "training rows, valid from valid rows; each: a lam for every client"
+    "training rows, valid from valid rows; each: a lam for every client, by its rows and its noise"
 )
 
 
 def worth_clients_table(worth: Worth, most: int = 4) -> Table:
     """Who gains most and least from lam, in test loss and as predicted."""
-    title = f"Who gains with lam = {worth.degree.lam:.3g}, in loss (above 0: better off)"
+    title = f"Who gains with {strength_of(worth)}, in loss (above 0: better off)"
     order = worth.clients_table.sort("gain_over_alone", descending=True)
     gains = [f"{kind}gain_over_{end}" for end in ENDS for kind in ("", "predicted_")]
     rows: list[Sequence[Any]] = [

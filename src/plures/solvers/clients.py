@@ -56,6 +56,10 @@ class Clients:
         """The clients with losses times ``weight``; their ridges stay."""
         return replace(self, share=self.share * weight[:, None])
 
+    def scaled(self, scale: Floats) -> Clients:
+        """The clients with columns times ``scale`` (d,), their ridges on the same models as before."""
+        return replace(self, a=self.a * scale, ridge=self.ridge * np.repeat(scale**2, self.loss.num_outputs))
+
     def pooled(self) -> Clients:
         """One client with the rows of all, whose loss is the mean of theirs."""
         a, y, share = (part.reshape(1, -1, *part.shape[2:]) for part in (self.a, self.y, self.share / self.num))
@@ -81,7 +85,9 @@ class Clients:
         if self.loss.num_outputs == 1:
             found = np.matmul(self.a.swapaxes(1, 2), self.a * curvatures[..., 0])
         else:
-            found = np.einsum("nmi,nmj,nmcd->nicjd", self.a, self.a, curvatures, optimize=True)
+            wide = self.a[..., None, None] * curvatures[:, :, None]  # (N, m, d, C, C)
+            found = np.matmul(self.a.swapaxes(1, 2), wide.reshape(*self.a.shape[:2], -1))
+            found = found.reshape(len(x), *wide.shape[2:3] * 2, *wide.shape[3:]).transpose(0, 1, 3, 2, 4)
         found = found.reshape(len(x), self.dim, self.dim)
         found[:, np.arange(self.dim), np.arange(self.dim)] += self.ridge
         return found

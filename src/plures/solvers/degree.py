@@ -30,7 +30,8 @@ The penalty is that of Yu, He, Sun, Xue, Li: arXiv 2410.08934; the rules for lam
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -135,18 +136,24 @@ def dispersion(clients: Clients) -> float:
     """sigma^2 for squared errors, pooled over residuals of all clients with some to spare; 1 for other losses."""
     if clients.loss.name != "least_squares":
         return 1.0
+    variances, spare = residual_variances(clients)
+    return float((variances * spare).sum() / spare.sum())
+
+
+def residual_variances(clients: Clients) -> tuple[Floats, Floats]:
+    """(m,) variances that clients' rows have around their own least squares, 0 where no row is to spare, and rows to spare."""
     nothing = np.zeros((clients.num, clients.dim))
-    rows_only = Clients(clients.a, clients.y, clients.share, np.zeros(clients.dim), clients.loss)
+    rows_only = replace(clients, ridge=np.zeros(clients.dim))
     plain = Curvatures.of(rows_only, nothing)
     best = np.einsum("nij,nj->ni", plain.inverse(), -rows_only.gradient(nothing))
-    spare = clients.counts - plain.known
-    some = spare > 0
-    if not some.any():
+    spare = np.maximum(clients.counts - plain.known, 0.0)
+    if not spare.any():
         raise BadData(
             f"no client has more rows ({int(clients.counts.max())} at most) than numbers in its model "
             f"({int(plain.known.max())}), so the noise cannot be told from the signal: more rows, or fewer columns, would do"
         )
-    return float((2.0 * rows_only.value(best) * clients.counts)[some].sum() / spare[some].sum())
+    left = np.maximum(2.0 * rows_only.value(best) * clients.counts, 0.0)
+    return np.where(spare > 0, left / np.maximum(spare, 1.0), 0.0), spare
 
 
 def gradient_covariance(clients: Clients, models: Floats) -> Floats:
@@ -261,13 +268,24 @@ class ValidatedDegree:
         """(m,) the population's choice, but for clients with clear evidence for another."""
         return self.lams[self.own_places]
 
+    @property
+    def own_models(self) -> Floats:
+        """(m, d) the models of the path at these."""
+        return self.path.own[self.own_places, np.arange(len(self.own_places))]
+
 
 def valid_degree(
-    train: Clients, valid: Clients, lams: ArrayLike, *, weights: ArrayLike | None = None
+    train: Clients,
+    valid: Clients,
+    lams: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    enough: Callable[[], bool] = lambda: False,
 ) -> ValidatedDegree:
     """The lam with the least mean loss on valid rows, of models trained on ``train`` along the exact path.
 
     A client leaves the population's lam only where the gain on its own valid rows exceeds one standard error.
+    Losses that are not quadratic take one lam after the other, from the middle to both sides, until ``enough`` says so.
     """
     if train.num != valid.num or train.dim != valid.dim:
         raise BadData(
@@ -275,11 +293,27 @@ def valid_degree(
             f"{valid.num} of {valid.dim} are there"
         )
     shares = None if weights is None else np.asarray(weights, float)
-    path = Penalized(train, shares).solve(lams)
+    path = _solve_path(Penalized(train, shares), np.asarray(lams, float), enough)
     rows = row_losses(valid, path.own)  # (L, m, rows)
     losses = np.einsum("lnm,nm->ln", rows, valid.share)
     place = int(np.argmin(losses.mean(1) if shares is None else losses @ shares))
     return ValidatedDegree(path.lams, losses, place, _own_places(rows, valid, losses, place), path)
+
+
+def _solve_path(problem: Penalized, lams: Floats, enough: Callable[[], bool]) -> PenalizedSolution:
+    if problem.clients.loss.name == "least_squares":
+        return problem.solve(lams)
+    found: dict[int, PenalizedSolution] = {}
+    # Places that halve the steps in between: the middle, the quarters, the eighths and so on.
+    for place in sorted(range(len(lams)), key=lambda place: -((place + 1) & -(place + 1))):
+        near = min(found, key=lambda other: abs(other - place), default=None)
+        start = None if near is None else (found[near].shared[0], found[near].own[0])
+        found[place] = problem.solve(lams[[place]], start)
+        if enough():
+            break
+    places = sorted(found)
+    shared, own = (np.concatenate([getattr(found[one], name) for one in places]) for name in ("shared", "own"))
+    return PenalizedSolution(lams[places], shared, own)
 
 
 def row_losses(clients: Clients, models: Floats) -> Floats:

@@ -100,8 +100,13 @@ class Quadratics:
         """The losses of clients with squared errors."""
         if clients.loss.name != "least_squares":
             raise Unsupported(f"squared errors are quadratic, {clients.loss.name} is not: Penalized takes any loss")
-        nothing = np.zeros((clients.num, clients.dim))
-        return cls.of(clients.curvature(nothing), -clients.gradient(nothing), weights)
+        return cls.expanded(clients, np.zeros((clients.num, clients.dim)), weights)
+
+    @classmethod
+    def expanded(cls, clients: Clients, models: Floats, weights: ArrayLike | None = None) -> Quadratics:
+        """The second-order expansions of clients' losses at ``models`` (m, d), but for constants."""
+        matrix = clients.curvature(models)
+        return cls.of(matrix, np.einsum("nij,nj->ni", matrix, models) - clients.gradient(models), weights)
 
     @property
     def num(self) -> int:
