@@ -66,4 +66,4 @@ def test_other_settings_are_refused(folder, capsys):
     settings.pop("together")
 
     with pytest.raises(plures.errors.BadFile, match=r"holds a study with other settings \(rounds\)"):
-        plures.Study(**{**settings, "rounds": 3}).run(folder)
+        plures.Study(**{**settings, "rounds": 3, "patience": 0}).run(folder)

@@ -55,7 +55,6 @@ def sample_of(federation: Federation) -> Batch:
 def _measured(model: Model, plan: Plan, key: Key, batch: Batch) -> tuple[Array, Array, Array]:
     """The curvature at the start, the length of the gradient, and how far the optimizer goes with a step size of 1."""
 
-    @jax.jit
     def measure(key: Key, batch: Batch) -> tuple[Array, Array, Array]:
         weights, loss = model.init(key), objective(model)
 
