@@ -92,11 +92,13 @@ class Comparison:
         """
         return all_pairs({name: self.scores(name) for name in self._compared}).compare()
 
-    def behind(self, split: str = "test") -> set[str]:
-        """Methods that can be told from the best one on these rows; one that was told the groups does not count."""
+    @cached_property
+    def behind(self) -> dict[str, set[str]]:
+        """By split: methods that can be told from the best one on its rows; one that was told the groups does not count."""
         names = [name for name in self._compared if not knows_groups(name)]
-        scores = {name: self.scores(name, split=split) for name in names}
-        return all_pairs(scores).behind(higher_is_better=self.higher_is_better)
+        splits = {split: {name: self.scores(name, split=split) for name in names} for split in ("valid", "test")}
+        better = self.higher_is_better
+        return {split: all_pairs(scores).behind(higher_is_better=better) for split, scores in splits.items()}
 
     @cached_property
     def _compared(self) -> list[str]:
@@ -213,7 +215,7 @@ class Comparison:
 
     def _with_verdict(self, table: pl.DataFrame) -> pl.DataFrame:
         """Compared with the best method over the same clients and seeds: clearly behind it, or within noise."""
-        names, behind = self._compared, self.behind()
+        names, behind = self._compared, self.behind["test"]
         best = next((name for name in names if not knows_groups(name)), "")
         rows = table.iter_rows(named=True)
         words = ["best" if row["method"] == best else self._word(row, row["method"] in behind) for row in rows]

@@ -125,7 +125,7 @@ class Choice:
     @cached_property
     def candidates(self) -> list[str]:
         """Methods that are as good as the best one."""
-        behind = self.result.behind(self.split)
+        behind = self.result.behind[self.split]
         room = {name: MARGIN * self.span * (1 if name in behind else 2) for name in self.sound}
         near = [name for name in self.sound if self._gap(name) <= room[name]]
         kept = [name for name in near if not any(self._dominates(other, name) for other in self.sound)]
@@ -222,9 +222,14 @@ class _Words:
 
     @cached_property
     def near(self) -> tuple[str, ...]:
-        """Other methods that test rows cannot tell from the advice."""
-        pairs = {name: self.result.pair(self.name, name) for name in self.others}
-        return tuple(name for name, pair in pairs.items() if pair is None or not pair.clear)
+        """Other methods that test rows cannot tell from the advice, or that do better there."""
+        pairs = {name: self.result.pair(self.name, name) for name in self.others if name not in self.behind}
+        return tuple(name for name, pair in pairs.items() if pair is None or not (pair.clear and self._better(pair)))
+
+    @property
+    def behind(self) -> set[str]:
+        """Methods that test rows can tell from the best one there."""
+        return self.result.behind["test"]
 
     @property
     def first(self) -> str:
@@ -258,6 +263,10 @@ class _Words:
             sure = "There was nothing else to take"
         elif not self.near:
             sure = "Every other method that could be used is clearly behind it"
+        elif self.name in self.behind:
+            best = self.result.leaderboard.filter(pl.col("against_best") == "best").row(0, named=True)
+            score = self._said(best["mean"])
+            sure = f"On test rows {best['method']} does better ({score}): {self.choice.split} rows were too few to tell"
         else:
             few = "more seeds" if self.result.num_seeds < FEW_SEEDS else "more clients or rows"
             sure = f"Test rows cannot tell it from {joined(self.near)}; {few} would"
@@ -274,7 +283,7 @@ class _Words:
         pair = self.result.pair(self.name, end)
         if pair is None or not np.isfinite(pair.low):
             return f"not to be told from {ENDS[end]}"
-        if not pair.clear:
+        if not pair.clear and (self.name in self.behind) == (end in self.behind):
             return f"within noise of {ENDS[end]}"
         return f"{self._said(abs(pair.mean))} {'better' if self._better(pair) else 'worse'} than {ENDS[end]}"
 
@@ -287,8 +296,9 @@ class _Words:
         gains = self.result.gains(self.name, ALONE)
         known = np.isfinite(gains)
         gaining = f"{(gains[known] > 1e-9).sum()} of {known.sum()} clients do better than alone"
-        # Who loses on the rows that choose as well is not only out of luck.
-        lost = (gains < -1e-9) & (self.result.gains(self.name, ALONE, split=self.choice.split) < -1e-9)
+        # Who loses as much on the rows that choose is not only out of luck.
+        least = np.fmax(gains, self.result.gains(self.name, ALONE, split=self.choice.split))
+        lost = least < -2 * MARGIN * self.choice.span
         if not lost.any():
             return [gaining]
         names = self.result.names[lost]
