@@ -264,8 +264,16 @@ def test_held_out_clients_are_unseen():
 def test_the_oracle_is_compared_by_default_only_where_groups_are_planted():
     with_groups, without = load("digits", num_clients=8), load("mean_estimation", num_clients=4)
 
-    assert "oracle" in default_methods(with_groups)
-    assert "oracle" not in default_methods(without)
+    assert "oracle" in default_methods(with_groups, 60)
+    assert "oracle" not in default_methods(without, 60)
+
+
+def test_clusters_are_compared_by_default_where_there_is_time_for_them():
+    many, few = load("digits", num_clients=8), load("mean_estimation", num_clients=3)
+
+    assert "hypcluster_auto" in default_methods(many, 20)
+    assert "hypcluster_auto" not in default_methods(many, 19)
+    assert "hypcluster_auto" not in default_methods(few, 60)
 
 
 def complaints(path):

@@ -194,5 +194,5 @@ def _all_that_fit(
 def _named(study: Study, seen: Federation | None = None) -> Sequence[str]:
     """The methods that the study names one by one; where it names none, those that suit the clients."""
     if not study.methods and seen is not None:
-        return default_methods(seen)
+        return default_methods(seen, study.rounds)
     return [text for text in study.methods or () if text != ALL]

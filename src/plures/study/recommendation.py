@@ -224,7 +224,9 @@ class _Words:
     def near(self) -> tuple[str, ...]:
         """Other methods that test rows cannot tell from the advice, or that do better there."""
         pairs = {name: self.result.pair(self.name, name) for name in self.others if name not in self.behind}
-        return tuple(name for name, pair in pairs.items() if pair is None or not (pair.clear and self._better(pair)))
+        return tuple(
+            name for name, pair in pairs.items() if pair is None or not (pair.clear and self._better(pair))
+        )
 
     @property
     def behind(self) -> set[str]:

@@ -42,6 +42,8 @@ FALLING = [[4.0, 3.0, 2.0, 1.0]] * 3
         (FALLING, [[0, 1, 2, 3]] * 3, 0),  # one cluster whatever q is
         ([[4.0, 1.0, 2.0, 0.0]] * 3, APART, 1),  # q = 4 would be best, but puts no further cluster to use
         ([[1.0, 9.0, 9.0, 9.0], [1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]], APART, 0),  # the mean rules
+        ([[2.0, 1.0, 9.0, 9.0], [2.0, 1.5, 9.0, 9.0], [2.0, 2.0, 9.0, 9.0]], APART, 1),  # falls by 0.5, error 0.29
+        ([[2.0, 0.5, 9.0, 9.0], [2.0, 1.9, 9.0, 9.0], [2.0, 2.4, 9.0, 9.0]], APART, 0),  # falls by 0.4, error 0.57
     ],
 )
 def test_the_number_is_the_best_of_those_that_put_more_clusters_to_use(losses, clusters, place):
