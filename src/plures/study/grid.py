@@ -38,7 +38,6 @@ from plures.study.smaller_steps import Again, Tables, repeat_broken
 from plures.study.tracking import Tracker, open_trackers
 from plures.types import Model, Plan
 
-
 ROUNDS_FOR_CLUSTERS, CLIENTS_FOR_CLUSTERS = 20, 4
 """With fewer rounds clusters have no time to part after their warm-up; with fewer clients there are none to find."""
 
