@@ -237,17 +237,17 @@ def regrets(row: Mapping[str, Any], taken: str) -> dict[str, float]:
 # ---- equal methods
 
 
-def false_clear(num_methods: int, draws: int = NULL_DRAWS, clients: int = NULL_CLIENTS) -> float:
-    """The share of draws of equal methods in which some method is called behind."""
+def false_clear(num_methods: int, draws: range = range(NULL_DRAWS), clients: int = NULL_CLIENTS) -> int:
+    """In how many draws of equal methods some method is called behind."""
     from plures.study.pairs import all_pairs
 
     wrong = 0
-    for seed in range(draws):
+    for seed in draws:
         draw = np.random.default_rng(seed)
         of_client, of_seed = draw.normal(size=clients), draw.normal(size=(3, 1)) / 4
         scores = {f"m{m}": of_client + of_seed + 0.5 * draw.normal(size=(3, clients)) for m in range(num_methods)}
         wrong += bool(all_pairs(scores).behind(higher_is_better=True))
-    return wrong / draws
+    return wrong
 
 
 # ---- the page
@@ -309,10 +309,10 @@ def main() -> None:
     names = [name for name in federations() if given.only in name]
     rows, began = dict[str, Any](), time.monotonic()
     pool = ProcessPoolExecutor(given.workers, mp_context=get_context("spawn"))
+    numbers = () if given.no_null or given.only else NULL_METHODS
+    parts = [range(first, first + NULL_DRAWS // 8) for first in range(0, NULL_DRAWS, NULL_DRAWS // 8)]
+    nulls = {number: [pool.submit(false_clear, number, part) for part in parts] for number in numbers}
     jobs = {pool.submit(judge, name, tuple(given.methods)): name for name in names}
-    nulls = (
-        {} if given.no_null or given.only else {number: pool.submit(false_clear, number) for number in NULL_METHODS}
-    )
     try:
         for job in as_completed(jobs, timeout=60 * given.minutes):
             try:
@@ -326,7 +326,7 @@ def main() -> None:
                 print(f"{jobs[job]} failed: {type(error).__name__}: {error}", flush=True)
     except TimeoutError:
         print(f"left out for time: {len(jobs) - len(rows)}", flush=True)
-    null = {number: job.result() for number, job in nulls.items() if job.done()}
+    null = {number: sum(one.result() for one in found) / NULL_DRAWS for number, found in nulls.items()}
     done = [rows[name] for name in names if name in rows]
     text = "\n".join(lines(done, null)) + "\n"
     print(text)
