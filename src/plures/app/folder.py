@@ -186,7 +186,7 @@ def run_in(folder: Path, method: str | None, seed: int | None, given: StudyInput
     if built is None:
         known = {"method": text, "model": study.model or default_model(seen), "norm": study.norm}
         built = study.build_method(text, build_model(known["model"], seen), seen, lr=lr)
-    running = {**study.running, **playing(method, built, study.rounds, study.patience or None)}
+    running = {**study.running, **playing(method, built, study.rounds, study.patience or None, study.eval_every)}
     own = Settings(seed=seed, channels=tuple(given.channels) or study.all_channels(seen), **running)
     tuned = None if study.tune is None else text
     run = open_run(place, built, seen, unseen=unseen, settings=own, tuned=tuned)

@@ -11,14 +11,20 @@ LONGER = 4
 """By how much more rounds an end may be played than the methods that are held against it."""
 
 
-def playing(label: str, method: Method, rounds: int, patience: int | None) -> dict[str, Any]:
+def playing(
+    label: str, method: Method, rounds: int, patience: int | None, eval_every: int | None
+) -> dict[str, Any]:
     """The rounds of a method of a study; the ends have up to four times as many, and stop by their valid loss.
+
+    A study that is too short for as many evaluations as the patience is of its rounds is played as it was asked for.
 
     >>> from plures.contract import worlds
     >>> from plures.methods.fedavg import fedavg
-    >>> playing("fedavg", fedavg(worlds.model()), 60, 3), playing("ditto", fedavg(worlds.model()), 60, 3)
-    ({'rounds': 240, 'patience': 3}, {'rounds': 60})
+    >>> method = fedavg(worlds.model())
+    >>> playing("fedavg", method, 60, 3, 10), playing("ditto", method, 60, 3, 10), playing("fedavg", method, 5, 3, 10)
+    ({'rounds': 240, 'patience': 3}, {'rounds': 60}, {'rounds': 5})
     """
-    if patience is None or label not in (ALONE, GLOBAL) or len(method.phases) > 1:
+    short = patience is None or eval_every is None or rounds < patience * eval_every
+    if short or label not in (ALONE, GLOBAL) or len(method.phases) > 1:
         return {"rounds": rounds}
     return {"rounds": LONGER * rounds, "patience": patience}

@@ -154,7 +154,7 @@ def plan_grid(
     for label, method in built.items():
         text = tuned[label][0] if label in tuned else None
         mark = old_mark(method, federation, limits, text) if vouched else None
-        played = playing(label, method, rounds, patience)
+        played = playing(label, method, rounds, patience, settings.get("eval_every"))
         mine = Settings.of({**settings, **played, "checkpoint_every": None})
         made = {} if folder is None else identify(method, federation, mine, unseen=unseen).parts
         for seed in seeds:

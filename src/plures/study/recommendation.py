@@ -39,7 +39,7 @@ ENDS = {GLOBAL: "one model for all", ALONE: "training alone"}
 FEW_SEEDS = 3
 
 
-class Column(NamedTuple):
+class Criterion(NamedTuple):
     """What decides among candidates. Values within ``share`` of the score's range, or ``at_least``, or ``times`` the best count as equal."""
 
     name: str
@@ -51,11 +51,11 @@ class Column(NamedTuple):
 
 
 COLUMNS = (
-    Column("worst_decile", "better for the worst tenth of clients", share=0.02, is_score=True),
-    Column("unseen", "better for newcomers", share=0.02, is_score=True),
-    Column("worse_than_alone", "fewer clients lose by it", at_least=0.05),
-    Column("steps_per_client", "less work", times=2.0),
-    Column("mb_per_client", "fewer bytes", at_least=1.0, times=2.0),
+    Criterion("worst_decile", "better for the worst tenth of clients", share=0.02, is_score=True),
+    Criterion("unseen", "better for newcomers", share=0.02, is_score=True),
+    Criterion("worse_than_alone", "fewer clients lose by it", at_least=0.05),
+    Criterion("steps_per_client", "less work", times=2.0),
+    Criterion("mb_per_client", "fewer bytes", at_least=1.0, times=2.0),
 )
 """In this order: the one place where it is written."""
 
@@ -147,14 +147,14 @@ class Choice:
         return ""
 
     @cached_property
-    def _steps(self) -> list[tuple[Column | None, list[str]]]:
+    def _steps(self) -> list[tuple[Criterion | None, list[str]]]:
         """Who is left after each column."""
-        steps: list[tuple[Column | None, list[str]]] = [(None, self.candidates)]
+        steps: list[tuple[Criterion | None, list[str]]] = [(None, self.candidates)]
         for column in COLUMNS:
             steps.append((column, self._about_as_good(column, steps[-1][1])))
         return steps
 
-    def _about_as_good(self, column: Column, names: Sequence[str]) -> list[str]:
+    def _about_as_good(self, column: Criterion, names: Sequence[str]) -> list[str]:
         """Those of some methods that are about as good as the best of them in a column; all where it is not known of all."""
         losses = {name: self._losses[name][column.name] for name in names}
         if any(value is None for value in losses.values()):
