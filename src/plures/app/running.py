@@ -20,6 +20,7 @@ from plures.app.toml import as_toml
 from plures.builders import build_method, build_model, default_model
 from plures.data import Federation
 from plures.engine import Settings
+from plures.engine.attackers import check_attackers
 from plures.engine.check import check_fit
 from plures.method import Method
 from plures.report.page import write_page
@@ -246,7 +247,8 @@ def _find_for(
     settings: Mapping[str, Any],
 ) -> FoundSteps:
     """The step sizes of a comparison that says nothing of how clients train; every method is built before any is run."""
-    grid.check_given(texts, own["seeds"], federation, Settings.of({**settings, "rounds": own["rounds"]}))
+    limits = Settings.of({**settings, "rounds": own["rounds"]})
+    grid.check_given(texts, own["seeds"], federation, limits)
     given = own["model"]
     model = given if isinstance(given, Model) else build_model(given or default_model(federation), federation)
 
@@ -254,7 +256,9 @@ def _find_for(
         return build_method(text, model, plan=Plan(lr=lr), facts=federation.known, norm=own["norm"])
 
     for text in texts:
-        check_fit(build(text, Plan().lr), federation, Settings.of({**settings, "rounds": own["rounds"]}))
+        method = build(text, Plan().lr)
+        check_attackers(method, limits, federation.num_clients, label=text)
+        check_fit(method, federation, limits)
     found = find_step_sizes(texts, federation, out=out, progress=progress, **{**settings, **own, "model": model})
     return steps_of(found, texts, build, out)
 

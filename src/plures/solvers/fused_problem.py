@@ -231,7 +231,7 @@ def rounded(small: Reduced, start: Floats, *, reach: float = 1.0) -> SplittingRu
 
     It begins with ``reach`` times the size of the models and ends with a billionth of it.
     """
-    size = max(float(np.abs(start - start.mean(0)).max()), 1e-3 * float(np.abs(start).max()), 1e-6)
+    size = _size(small, start)
     w, rounds, eps, ties = start, 0, reach * size, small.ties
     while True:
         found = centered(small, w, eps=eps, tol=1e-7 if eps > 1e-8 * size else 1e-11, most=25)
@@ -242,6 +242,15 @@ def rounded(small: Reduced, start: Floats, *, reach: float = 1.0) -> SplittingRu
     # A flow well below what an edge may carry goes with a distance of a few eps: fused.
     fused = lengths(found.u) < (1.0 - 1e-6) * small.alpha * ties.weight
     return SplittingRun(w, found.u, ties.among(fused).part, rounds)
+
+
+def _size(small: Reduced, models: Floats) -> float:
+    """How far models are apart; where they are all zero and say nothing of it, how far each would step by itself."""
+    size = max(float(np.abs(models - models.mean(0)).max()), 1e-3 * float(np.abs(models).max()))
+    if size < 1e-6:
+        _, gradient, curvature = small.groups.expand(models)
+        size = float(np.abs(np.einsum("kij,kj->ki", np.linalg.pinv(curvature, hermitian=True), gradient)).max())
+    return max(size, 1e-6)
 
 
 def _unproved(problem: Problem, shown: SplittingRun, *others: Solution) -> Solution:
