@@ -88,7 +88,7 @@ def test_the_last_part_that_has_the_option_is_swept(text, option, place, name):
             "ditto",
             "aggregate",
             BadValue,
-            "option must be one that takes a number: lam, momentum, server_lr, got 'agg",
+            "option must be one that takes a number: lam, momentum, newcomer_epochs, server_lr, got 'agg",
         ),
         (
             "fedavg",

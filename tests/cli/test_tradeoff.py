@@ -175,7 +175,7 @@ def test_no_word_of_a_page_is_lost(entry):
         (["-m", "ditto", "--option", "lamb"], "no option of ditto is called 'lamb'; did you mean 'lam'?"),
         (
             ["-m", "ditto", "--option", "aggregate"],
-            "option must be one that takes a number: lam, momentum, server_lr",
+            "option must be one that takes a number: lam, momentum, newcomer_epochs, server_lr",
         ),
         (["-m", "ditto", "--values", "0.1,much"], "values must be numbers such as 0.01,0.1,1"),
         (["-m", "ditto", "--values", "0.1,nan"], "values must be finite numbers, such as 0.01,0.1,1, got nan"),

@@ -188,7 +188,10 @@ def test_an_upload_that_grows_is_caught():
 
 
 def test_an_engine_that_touches_idle_clients_is_caught(monkeypatch):
-    monkeypatch.setattr(tree, "put", lambda stacked, index, new: jax.tree.map(lambda a: a + 1, stacked))
+    def changed(leaf):
+        return ~leaf if leaf.dtype == bool else leaf + 1
+
+    monkeypatch.setattr(tree, "put", lambda stacked, index, new: jax.tree.map(changed, stacked))
 
     with pytest.raises(ContractBroken, match="outside the cohort"):
         checks.idle_clients_keep_their_rows(bench_of(ditto))

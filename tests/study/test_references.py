@@ -78,13 +78,16 @@ def test_all_references_have_a_row_for_every_client(of_numbers, of_classes):
 
 
 def test_trivial_is_the_clients_own_mean(of_numbers):
-    means = [y.astype(float).mean() for _, y in rows(REGRESSION, "train")]
+    """Its score is in the unit of the targets; its loss is that of targets standardized over all training rows."""
+    trained = [y.astype(float) for _, y in rows(REGRESSION, "train")]
+    means, deviation = [y.mean() for y in trained], np.concatenate(trained).std()
 
     for split in ("valid", "test"):
         own = zip(rows(REGRESSION, split), means, strict=True)
         rmse = [math.sqrt(np.mean((y - mean) ** 2)) for (_, y), mean in own]
         assert column(of_numbers, "trivial", f"{split}_score") == pytest.approx(rmse, rel=1e-5)
-        assert column(of_numbers, "trivial", f"{split}_loss") == pytest.approx(np.square(rmse) / 2, rel=1e-5)
+        loss = np.square(np.divide(rmse, deviation)) / 2
+        assert column(of_numbers, "trivial", f"{split}_loss") == pytest.approx(loss, rel=1e-5)
 
 
 def test_trivial_is_the_clients_majority_and_how_frequent_its_classes_are(of_classes):
