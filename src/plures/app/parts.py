@@ -73,7 +73,9 @@ def _checked_lr(given: Any) -> Any:
         number = math.nan if isinstance(given, bool) else float(given)
     except (TypeError, ValueError):
         number = math.nan
-    if not 0 < number < math.inf:
+    if number <= 0:
+        raise ValueError("greater than 0")
+    if not number < math.inf:
         raise ValueError('a positive number or "auto"')
     return number
 
