@@ -171,6 +171,22 @@ def test_a_study_whose_inputs_changed_is_not_resumed(table, tmp_path, capsys):
     assert Path("out/data.json").read_text() == before
 
 
+@pytest.mark.parametrize("gone", [[], ["steps.json"]], ids=["found", "cut short"])
+def test_step_sizes_that_were_found_from_other_data_are_not_taken(found_steps, table, capsys, gone):
+    plures("compare", "--data", table, *COLUMNS, *QUICK, "--out", "out")
+    for name in gone:
+        (Path("out/tuning") / name).unlink()
+    pl.read_csv(table).with_columns(age=pl.col("age") * pl.col("day")).write_csv(table)
+    kept = {file: file.read_bytes() for file in Path("out/tuning").iterdir()}
+
+    assert plures("resume", "out") == 1
+    said = capsys.readouterr().err
+    assert (
+        "the data changed since the trials in" in said if gone else "the data changed since the step sizes" in said
+    )
+    assert {file: file.read_bytes() for file in Path("out/tuning").iterdir()} == kept
+
+
 def test_names_in_brackets_are_shown_as_they_are(tmp_path, capsys):
     rows = [{"who": who, "income [eur]": float(k), "y": k % 2} for who in ("[/x]", ":b:") for k in range(9)]
     pl.DataFrame([*rows, {"who": "[dept]", "income [eur]": 1.0, "y": 1}]).write_csv("t.csv")

@@ -87,7 +87,6 @@ def test_the_best_that_is_not_an_oracle_is_the_default_and_its_lineage_is_stored
 def test_a_tuned_method_is_built_as_it_was_chosen(study, tmp_path):
     folder = copied(study, tmp_path)
     chosen = folder / layout.TUNING / layout.CHOSEN
-    chosen.parent.mkdir()
     chosen.write_text(json.dumps({"chosen": {"fedavg": {"method": "fedavg:momentum=0.0", "lr": 0.1}}}))
 
     assert plures("export", str(folder), "--client", "0", "--out", "out") == 0
@@ -163,10 +162,16 @@ def test_data_that_are_gone_are_named(study, tmp_path, capsys):
     assert "a model is made from the kept state and the client's data, and these are gone" in complaint(capsys)
 
 
-def test_a_tuned_study_without_its_choice_is_refused(study, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"tune": {"trials": 2}}, {"tune": {"trials": 2}, "plan": {"lr": 0.1}}],
+    ids=["found", "both", "tuned"],
+)
+def test_a_study_without_the_step_sizes_that_it_chose_is_refused(study, tmp_path, capsys, more):
     folder = copied(study, tmp_path)
+    (folder / layout.TUNING / layout.CHOSEN).unlink()
     found = json.loads((folder / "study.json").read_text())
-    (folder / "study.json").write_text(json.dumps({**found, "tune": {"trials": 2}}))
+    (folder / "study.json").write_text(json.dumps({**found, **more}))
 
     assert plures("export", str(folder), "--client", "0") == 1
     assert "does not say what fedavg stands for" in complaint(capsys)

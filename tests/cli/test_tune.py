@@ -45,24 +45,26 @@ def stopped(monkeypatch):
     """Comparisons that end when they would begin; a list of what they were given."""
     asked = []
 
-    def compare(methods, *args, **settings):
+    def plan_grid(methods, *args, **settings):
         asked.append((methods, settings))
         raise UserError("stopped here")
 
-    monkeypatch.setattr(running.grid, "compare", compare)
+    monkeypatch.setattr(running.grid, "plan_grid", plan_grid)
     return asked
 
 
-def test_a_tuned_study_says_its_budget_and_its_choice_and_keeps_them(pretended, capsys):
+def test_a_tuned_study_says_its_budget_and_its_choice_and_keeps_them(found_steps, pretended, capsys):
     assert plures("compare", "-m", "fedavg", "--tune", "3", *QUICK, "--out", "out") == 0
 
     trials = pl.read_parquet("out/tuning/trials.parquet")
     chosen = trials.filter("chosen").row(0, named=True)
+    center = json.loads(Path("out/tuning/steps.json").read_text())["common"]
     said = capsys.readouterr().out
     header = json.loads(pl.read_parquet_metadata("out/runs/fedavg/seed-0/record.parquet")["plures"])
+    assert f"step size {center:g} found by a race of fedavg over " in said
     assert "tuning: each method: 3 trials, 6 rounds (random search)" in said
     assert f"lr={chosen['lr']:g} (valid accuracy " in said
-    assert chosen["lr"] == trials["lr"].min() < 0.1
+    assert chosen["lr"] == trials["lr"].min() < center
     assert header["config"]["tuned"] == {"fedavg": ["fedavg", chosen["lr"]]}
     assert (
         f"{chosen['lr']}" in json.loads(Path("out/runs/fedavg/seed-0/done.json").read_text())["identity"]["method"]

@@ -19,7 +19,7 @@ from plures.engine.identity import Identity
 from plures.errors import BadFile, MethodWarning, UserError
 from plures.method import Method
 from plures.study.disk import layout
-from plures.study.disk.runs import IDENTITY
+from plures.study.disk.runs import IDENTITY, OF_DATA
 
 DIVERGED = "diverged"
 
@@ -120,9 +120,11 @@ class KeptTrials:
         found = self.runs.get(name)
         if found is None:
             return None
-        other = identity.difference(found[IDENTITY])
+        other = identity.difference(found[IDENTITY], but=OF_DATA)
         if other is not None:
             raise BadFile(f"{self.folder} holds trials with other settings ({name}: {other}); use another folder")
+        if identity.difference(found[IDENTITY]) is not None:
+            raise BadFile(f"the data changed since the trials in {self.folder} were run; use another folder")
         return Outcome(**found["outcome"])
 
     def put(self, name: str, text: str, lr: float, identity: Identity, outcome: Outcome) -> None:

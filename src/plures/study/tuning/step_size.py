@@ -29,6 +29,7 @@ from plures.engine.identity import Identity, identify
 from plures.errors import BadFile
 from plures.study.comparison import ALONE, GLOBAL
 from plures.study.disk import layout
+from plures.study.disk.runs import OF_DATA
 from plures.study.grid import StudyProgress, honest_rows, teller
 from plures.study.sweep import number_text
 from plures.study.tuning.curvature import curvature_step
@@ -221,14 +222,17 @@ def _is_alone(text: str) -> bool:
 
 
 def _read(out: str | Path | None, identity: Identity) -> StepSizes | None:
-    """What was found before in a folder, for the same search."""
+    """What was found before in a folder, for the same search; what was found from other data is refused."""
     file = None if out is None else Path(out) / layout.TUNING / layout.STEPS
     if file is None or not file.exists():
         return None
     try:
-        found = json.loads(file.read_text())
-        if identity.difference(found.pop("identity")) is not None:
-            return None
-        return StepSizes(**{**found, "said": tuple(found["said"])})
+        about = json.loads(file.read_text())
+        before = about.pop("identity")
+        settings, other = identity.difference(before, but=OF_DATA), identity.difference(before)
+        found = StepSizes(**{**about, "said": tuple(about["said"])})
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise BadFile(f"{file} is damaged: {error}; remove it to search again") from error
+    if settings is None and other is not None:
+        raise BadFile(f"the data changed since the step sizes in {file} were found; use another folder")
+    return found if other is None else None
