@@ -158,7 +158,7 @@ def test_all_mistakes_are_listed_at_once():
     ("found", "message"),
     [
         ({"rounds": 0}, "rounds must be greater than or equal to 1, got 0"),
-        ({"plan": {"lr": 0.0}}, 'plan.lr must be a positive number or "auto", got 0.0'),
+        ({"plan": {"lr": 0.0}}, "plan.lr must be greater than 0, got 0.0"),
         ({"plan": {"optimizer": "sdg"}}, "plan.optimizer must be 'sgd', 'adam' or 'momentum', got 'sdg'"),
         ({"eval_every": None}, "eval_every must be a valid integer, got None"),
         ({"methods": "fedavg"}, "methods must be a list, got 'fedavg'"),
@@ -323,7 +323,7 @@ search."ditto.lum" = [1, 2]
         "  line 9: norm must be a positive number, got 0.0",
         "  line 14: no option of mean_estimation is called 'row'; did you mean 'rows'",
         "  line 17: no setting is called 'epoch'; did you mean 'epochs'",
-        '  line 18: plan.lr must be a positive number or "auto", got -1',
+        "  line 18: plan.lr must be greater than 0, got -1",
         "  line 21: tune.search.ditto.lam must be two positive numbers, the lower one first, got [2, 1]",
         "  line 22: no option to tune is called 'ditto.lum'; did you mean 'ditto.lam'",
     ]

@@ -126,7 +126,7 @@ def test_two_of_the_studies_can_be_held_against_each_other(played, capsys):
 
 
 def test_nothing_starts_where_one_variant_is_wrong(file, monkeypatch, capsys):
-    monkeypatch.setattr(running.grid, "compare", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr(running.grid, "plan_grid", lambda *_, **__: pytest.fail("started"))
     wrong = file.parent / "wrong.toml"
     wrong.write_text(FILE.replace("[1, 3]", "[1, 0]"))
 
