@@ -9,8 +9,8 @@ Where the base has seen the rows in training, held-out rows speak a little too w
 
 Steps are half of the base's unless said. A client's own rows are fewer and more alike than all rows, and after a whole step
 the loss on others jumps from epoch to epoch (0.47, 0.69, 0.57, 0.49 on digits with steps of 0.3; 0.47, 0.50, 0.49, 0.48 with
-half of them), so that folds choose by luck; with a third or a tenth five epochs do not get far enough. On digits, digits
-dealt by Dirichlet 0.3, heart and densities half was best or next to best.
+half of them), so that folds choose by luck; with a third or a tenth five epochs do not get far enough. On digits and
+digits dealt by Dirichlet 0.3 half was best or next to best.
 
 The protocol of looking after every epoch, with no tuning at all as a candidate: Wu et al., Motley, arXiv 2206.09262;
 there valid rows choose.
