@@ -8,7 +8,7 @@
     4. Among candidates each column in turn keeps those that are about as good as the best one there: worst tenth of
        clients, newcomers, clients below training alone, gradient steps, megabytes. The better mean decides what is left.
 
-Test rows only report. They are other rows of the same clients, so that the winner's mean is no longer the largest of many
+Test rows only report, but for one thing: what breaks down or is useless on them is not recommended. They are other rows of the same clients, so that the winner's mean is no longer the largest of many
 draws in its rows, but still is in its clients: its interval holds for all sound methods at once (Sidak's correction).
 """
 
