@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plures.data import Federation
+from plures.errors import Unsupported
 from plures.study.disk.references import read_references, save_references
-from plures.study.references import References, data_mark, references_of
+from plures.study.references import References, data_mark, references_of, trivial_of
 from plures.types import Model
 
 
@@ -27,6 +28,15 @@ def keep_references(
     for line in said(found):
         say(line, "dim")
     return found
+
+
+def trivial_references(seen: Federation, unseen: Federation | None, model: Model) -> References | None:
+    """The trivial predictor alone, which takes no time: useless runs are judged by it. None for a task that has none."""
+    try:
+        table = trivial_of(seen, unseen, model)
+    except (Unsupported, ValueError):
+        return None
+    return References(table, model.score, model.higher_is_better, {}, {})
 
 
 def said(references: References) -> list[str]:

@@ -13,7 +13,7 @@ from plures.app.folder import StudyFolder, StudyInputs
 from plures.app.mistakes import StudySource
 from plures.app.ownership import FREE, UNSAID, claim
 from plures.app.prepared import PreparedStudy
-from plures.app.references import keep_references
+from plures.app.references import keep_references, trivial_references
 from plures.app.steps import FoundSteps, quartered, steps_of, steps_of_tuned
 from plures.app.study import Study
 from plures.app.toml import as_toml
@@ -91,9 +91,9 @@ def run_study(
     again = None if steps is None else steps.again
     with listener.progress() as tell:
         result = grid.run_grid(replace(planned, again=again), progress=tell, track=study.track)
-    if study.references:
-        known = keep_references(out, prepared.seen, prepared.unseen, prepared.model, listener.say)
-        result = replace(result, references=known)
+    given = prepared.seen, prepared.unseen, prepared.model
+    known = keep_references(out, *given, listener.say) if study.references else trivial_references(*given)
+    result = replace(result, references=known)
     return finish(out, result, prepared.seen, prepared.unseen)
 
 
@@ -230,10 +230,12 @@ def compare(
     result = grid.run_grid(
         planned if steps is None else replace(planned, again=steps.again), progress=progress, track=track
     )
+    given = federation, unseen, next(iter(planned.methods.values())).model
+    if planned.folder is None or not references:
+        result = replace(result, references=trivial_references(*given))
+    else:
+        result = replace(result, references=keep_references(planned.folder, *given))
     if planned.folder is not None:
-        if references:
-            model = next(iter(planned.methods.values())).model
-            result = replace(result, references=keep_references(planned.folder, federation, unseen, model))
         finish(planned.folder, result, federation, unseen)
     return result
 

@@ -22,7 +22,7 @@ def overview(result: Comparison, path: Path) -> Path:
     """Means with their intervals, and every client's gain over training alone."""
     board = result.leaderboard
     names = board["method"].to_list()
-    sound = board.filter(~board["against_best"].is_in(UNSOUND))["method"].to_list()
+    sound = [name for name in names if name in result.compared]
     colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(names)}
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 0.45 * len(names) + 2.6), layout="constrained")
     for place, row in enumerate(board.iter_rows(named=True)):

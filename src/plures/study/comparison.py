@@ -25,8 +25,8 @@ ALONE, GLOBAL = "local_only", "fedavg"
 """The two ends that every method is held against: no collaboration, and one model for all."""
 
 KNOWING = "knows the groups"
-UNSOUND = ("diverged", "useless", "unknown", "no scores")
-"""What is said of methods against the best: one that could not be taken by anybody, and those that nobody should."""
+UNSOUND = ("diverged", "useless", "no scores")
+"""What is said of methods that nobody should take."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,24 +90,24 @@ class Comparison:
         Intervals hold for all pairs together. A method that diverged or is useless, that has no scores, or whose runs are
         not all there is left out.
         """
-        return all_pairs({name: self.scores(name) for name in self._compared}).compare()
+        return all_pairs({name: self.scores(name) for name in self.compared}).compare()
 
     @cached_property
     def behind(self) -> dict[str, set[str]]:
         """By split: methods that can be told from the best one on its rows; one that was told the groups does not count."""
-        names = [name for name in self._compared if not knows_groups(name)]
+        names = [name for name in self.compared if not knows_groups(name)]
         splits = {split: {name: self.scores(name, split=split) for name in names} for split in ("valid", "test")}
         better = self.higher_is_better
         return {split: all_pairs(scores).behind(higher_is_better=better) for split, scores in splits.items()}
 
     @cached_property
-    def _compared(self) -> list[str]:
-        """Methods that can be compared with others, the best first."""
+    def compared(self) -> list[str]:
+        """Methods that can be compared, the best first: sound ones with scores for most of the clients that have any."""
         whole = max(self.scores(name).shape for name in self.methods)
-        sound = self._ranked.filter(~pl.col("diverged") & ~pl.col("useless") & pl.col("mean").is_not_null())[
-            "method"
-        ]
-        return [name for name in sound if self.scores(name).shape == whole]
+        fine = ~pl.col("diverged") & ~pl.col("useless") & pl.col("mean").is_not_null()
+        sound = self._ranked.filter(fine)["method"]
+        known = {name: np.isfinite(self.scores(name)).sum() for name in sound if self.scores(name).shape == whole}
+        return [name for name, number in known.items() if 2 * number >= max(known.values())]
 
     def pair(self, method: str, other: str) -> Pair | None:
         """How much a method scores above another one; None where that is not known."""
@@ -143,7 +143,8 @@ class Comparison:
     @cached_property
     def digits(self) -> int:
         """How many decimals scores are shown with: three, more for small ones and fewer for large ones."""
-        sizes = [abs(mean) for mean in self._ranked["mean"] if mean]
+        sound = self._ranked.filter(~pl.col("diverged") & ~pl.col("useless"))["mean"]
+        sizes = [abs(mean) for mean in sound if mean] or [abs(mean) for mean in self._ranked["mean"] if mean]
         return min(max(3 - math.floor(math.log10(float(np.median(sizes)) * 10 / 3)), 0), 9) if sizes else 3
 
     def gains(self, method: str, over: str, *, split: str = "test") -> np.ndarray:
@@ -154,10 +155,13 @@ class Comparison:
         return gap
 
     def useless(self, method: str) -> bool:
-        """Whether a method does clearly worse than the trivial predictor, where that one is known."""
-        trivial, mean = self.trivial(), mean_of(self.scores(method))
+        """Whether a method does clearly worse than the trivial predictor on valid or on test rows, where that is known."""
+        means = {split: mean_of(self.scores(method, split=split)) for split in ("valid", "test")}
         better, metric = self.higher_is_better, self.metric
-        return math.isfinite(mean) and is_useless(mean, trivial, higher_is_better=better, metric=metric)
+        return any(
+            math.isfinite(mean) and is_useless(mean, self.trivial(split), higher_is_better=better, metric=metric)
+            for split, mean in means.items()
+        )
 
     def diverged(self, method: str) -> bool:
         """Whether some client with test rows got a model whose loss is not a finite number."""
@@ -215,7 +219,7 @@ class Comparison:
 
     def _with_verdict(self, table: pl.DataFrame) -> pl.DataFrame:
         """Compared with the best method over the same clients and seeds: clearly behind it, or within noise."""
-        names, behind = self._compared, self.behind["test"]
+        names, behind = self.compared, self.behind["test"]
         best = next((name for name in names if not knows_groups(name)), "")
         rows = table.iter_rows(named=True)
         words = ["best" if row["method"] == best else self._word(row, row["method"] in behind) for row in rows]
@@ -230,9 +234,11 @@ class Comparison:
                 return fault
         if row["mean"] is None:
             return "no scores"
+        if row["method"] not in self.compared:
+            return "unknown"
         if knows_groups(row["method"]):
             return KNOWING
-        if row["method"] not in self._compared or self.scores(row["method"]).shape[1] < 2:
+        if self.scores(row["method"]).shape[1] < 2:
             return "unknown"
         return "behind" if behind else "within noise"
 

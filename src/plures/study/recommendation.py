@@ -8,8 +8,10 @@
     4. Among candidates each column in turn keeps those that are about as good as the best one there: worst tenth of
        clients, newcomers, clients below training alone, gradient steps, megabytes. The better mean decides what is left.
 
-Test rows only report, but for one thing: what breaks down or is useless on them is not recommended. They are other rows of the same clients, so that the winner's mean is no longer the largest of many
-draws in its rows, but still is in its clients: its interval holds for all sound methods at once (Sidak's correction).
+Test rows only report, but for one thing: what breaks down or is useless on them is not recommended. Where fewer than half of
+the clients have valid rows test rows choose, and that is said. Test rows are other rows of the same clients, so the winner's
+mean is no longer the largest of many draws in its rows, but still is in its clients: its interval holds for all sound
+methods at once (Sidak's correction).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from scipy.stats import norm, t
 
 from plures.study.comparison import ALONE, GLOBAL, UNSOUND, Comparison, knows_groups
 from plures.study.pairs import LEVEL, Pair
-from plures.study.statistics import over_seeds, share_worse, worst_decile
+from plures.study.statistics import over_seeds, worst_decile
 from plures.wording import counted, joined, said_mb
 
 MARGIN = 0.01
@@ -34,9 +36,12 @@ MARGIN = 0.01
 Twice as far is close enough where noise alone could make the difference.
 """
 
+LOSS = 2 * MARGIN
+"""A client is worse off where it loses more than this share of the score's range."""
+
 BOUNDED = ("accuracy", "auc")
 ENDS = {GLOBAL: "one model for all", ALONE: "training alone"}
-FEW_SEEDS = 3
+FEW_SEEDS, FEW_CLIENTS = 3, 8
 
 
 class Criterion(NamedTuple):
@@ -51,11 +56,11 @@ class Criterion(NamedTuple):
 
 
 COLUMNS = (
-    Criterion("worst_decile", "better for the worst tenth of clients", share=0.02, is_score=True),
-    Criterion("unseen", "better for newcomers", share=0.02, is_score=True),
-    Criterion("worse_than_alone", "fewer clients lose by it", at_least=0.05),
-    Criterion("steps_per_client", "less work", times=2.0),
-    Criterion("mb_per_client", "fewer bytes", at_least=1.0, times=2.0),
+    Criterion("worst_decile", "is better for the worst tenth of clients", share=0.02, is_score=True),
+    Criterion("unseen", "is better for newcomers", share=0.02, is_score=True),
+    Criterion("worse_than_alone", "leaves fewer clients worse off than alone", at_least=0.05),
+    Criterion("steps_per_client", "takes less work", times=2.0),
+    Criterion("mb_per_client", "sends fewer bytes", at_least=1.0, times=2.0),
 )
 """In this order: the one place where it is written."""
 
@@ -91,22 +96,35 @@ class Choice:
     result: Comparison
 
     @cached_property
+    def able(self) -> list[str]:
+        """Methods that nothing speaks against."""
+        words = self.result.leaderboard.select("method", "against_best").iter_rows()
+        fine = [name for name, word in words if word not in UNSOUND and not knows_groups(name)]
+        return [name for name in fine if name in self.result.compared]
+
+    @cached_property
     def split(self) -> str:
-        """The rows that choose: valid ones, or test rows where no client has others."""
-        known = [np.isfinite(self.result.scores(name, split="valid")).any() for name in self.result.methods]
-        return "valid" if all(known) else "test"
+        """The rows that choose: valid ones, or test rows where fewer than half of the clients have others."""
+        return "valid" if any(self._is_known(name, "valid") for name in self.able) else "test"
 
     @cached_property
     def sound(self) -> list[str]:
         """Methods that may be recommended, the best mean on the rows that choose first."""
-        board = self.result.leaderboard.filter(~pl.col("against_best").is_in(UNSOUND))
-        names = [name for name in board["method"] if not knows_groups(name)]
+        names = [name for name in self.able if self._is_known(name, self.split)]
         return sorted(names, key=lambda name: -self._sign * self.means[name])
 
     @cached_property
     def means(self) -> dict[str, float]:
-        """The mean score of every method on the rows that choose."""
-        return {name: _mean(self.result.scores(name, split=self.split)) for name in self.result.methods}
+        """The mean score of every method on the rows that choose, over clients that all of them serve where there are some."""
+        names = [name for name in self.able if self._is_known(name, self.split)]
+        each = {name: over_seeds(self.result.scores(name, split=self.split)) for name in names}
+        shared = np.logical_and.reduce([np.isfinite(one) for one in each.values()])
+        return {name: float(np.nanmean(one[shared] if shared.any() else one)) for name, one in each.items()}
+
+    def _is_known(self, name: str, split: str) -> bool:
+        """Whether a method has scores on these rows for half of the clients that it was tested on."""
+        known, tested = (np.isfinite(self.result.scores(name, split=one)).any(0) for one in (split, "test"))
+        return bool(2 * known.sum() >= tested.sum() and known.any())
 
     @property
     def best(self) -> str:
@@ -120,7 +138,7 @@ class Choice:
             return 1.0
         trivial = self.result.trivial(self.split)
         sizes = [abs(self.means[name]) for name in self.sound]
-        return abs(trivial) if trivial is not None else float(np.median(sizes))
+        return abs(trivial) if trivial else float(np.median(sizes))
 
     @cached_property
     def candidates(self) -> list[str]:
@@ -129,7 +147,7 @@ class Choice:
         room = {name: MARGIN * self.span * (1 if name in behind else 2) for name in self.sound}
         near = [name for name in self.sound if self._gap(name) <= room[name]]
         kept = [name for name in near if not any(self._dominates(other, name) for other in self.sound)]
-        return kept or [self.best]
+        return kept or self.sound[:1]
 
     @cached_property
     def advice(self) -> str:
@@ -186,8 +204,9 @@ class Choice:
         unseen = _mean(others) if others.size else np.nan
         worse = None
         if ALONE in self.sound:
-            alone = over_seeds(self.result.scores(ALONE, split=self.split))
-            worse = share_worse(each, alone, higher_is_better=better)
+            gains = self.result.gains(name, ALONE, split=self.split)
+            known = gains[np.isfinite(gains)]
+            worse = float((known < -LOSS * self.span).mean()) if len(known) else None
         scores = {"mean": self.means[name], "worst_decile": worst, "unseen": unseen}
         losses = {what: -self._sign * value if np.isfinite(value) else None for what, value in scores.items()}
         return losses | {
@@ -222,11 +241,13 @@ class _Words:
 
     @cached_property
     def near(self) -> tuple[str, ...]:
-        """Other methods that test rows cannot tell from the advice, or that do better there."""
-        pairs = {name: self.result.pair(self.name, name) for name in self.others if name not in self.behind}
-        return tuple(
-            name for name, pair in pairs.items() if pair is None or not (pair.clear and self._better(pair))
-        )
+        """Other methods that test rows do not show to be clearly behind the advice."""
+        return tuple(name for name in self.others if not self._clearly_behind(name))
+
+    def _clearly_behind(self, other: str) -> bool:
+        pair = self.result.pair(self.name, other)
+        best = self.row["against_best"] == "best" and other in self.behind
+        return best or (pair is not None and pair.clear and self._better(pair))
 
     @property
     def behind(self) -> set[str]:
@@ -237,7 +258,10 @@ class _Words:
     def first(self) -> str:
         """What to take, how well it does, and how it stands against the two ends."""
         low, high = simultaneous(self.row, len(self.choice.sound), self._clients)
-        score = f"mean test {self.result.metric} {self._said(self.row['mean'])} ({self._said(low)} to {self._said(high)})"
+        if self.result.metric in BOUNDED:
+            low, high = max(low, 0.0), min(high, 1.0)
+        interval = f" ({self._said(low)} to {self._said(high)})" if np.isfinite(low) else ""
+        score = f"mean test {self.result.metric} {self._said(self.row['mean'])}{interval}"
         ends = [end for end in ENDS if end in self.others]
         parts = [f"Use {self.name}: {score} over {counted(self._clients, 'client')}"]
         parts += [" and ".join(self._stands(end) for end in ends)] if ends else []
@@ -245,7 +269,8 @@ class _Words:
         if not self.choice.reason:
             return f"{text}."
         gap = self._said(abs(self.choice.means[self.choice.best] - self.choice.means[self.name]))
-        return f"{text}; {self.choice.best} is as good on {self.choice.split} rows ({gap} apart), but {self.choice.reason}."
+        as_good = f"{self.choice.best} is as good on {self.choice.split} rows ({gap} apart)"
+        return f"{text}; {as_good}, but {self.name} {self.choice.reason}."
 
     @property
     def second(self) -> str:
@@ -261,18 +286,25 @@ class _Words:
     @property
     def third(self) -> str:
         """How sure that is, what would make it surer, and whether something that is not federated does better."""
+        return ". ".join([self._sureness(), *self._references()]) + "."
+
+    def _sureness(self) -> str:
         if not self.others:
-            sure = "There was nothing else to take"
-        elif not self.near:
-            sure = "Every other method that could be used is clearly behind it"
-        elif self.name in self.behind:
+            alone = len(self.result.methods) == 1
+            return "There was nothing else to take" if alone else "No other method gave a model that can be used"
+        if self._clients < 2:
+            return "One client is no evidence for others"
+        if not self.near:
+            return "Every other method that could be used is clearly behind it"
+        if self.name in self.behind:
             best = self.result.leaderboard.filter(pl.col("against_best") == "best").row(0, named=True)
-            score = self._said(best["mean"])
-            sure = f"On test rows {best['method']} does better ({score}): {self.choice.split} rows were too few to tell"
-        else:
-            few = "more seeds" if self.result.num_seeds < FEW_SEEDS else "more clients or rows"
-            sure = f"Test rows cannot tell it from {joined(self.near)}; {few} would"
-        return ". ".join([sure, *self._references()]) + "."
+            unseen = self.choice.split == "valid" and best["method"] not in self.choice.candidates
+            gap = self._said(abs(best["mean"] - self.row["mean"]))
+            why = "valid rows were too few to tell" if unseen else "which counted less than that"
+            return f"On test rows {best['method']} does better by {gap}, {why}"
+        few = self.result.num_seeds < FEW_SEEDS and self._clients >= FEW_CLIENTS
+        more = "more seeds" if few else "more clients or rows"
+        return f"Test rows cannot tell it from {joined(self.near)}; {more} might"
 
     @property
     def _clients(self) -> int:
@@ -300,7 +332,7 @@ class _Words:
         gaining = f"{(gains[known] > 1e-9).sum()} of {known.sum()} clients do better than alone"
         # Who loses as much on the rows that choose is not only out of luck.
         least = np.fmax(gains, self.result.gains(self.name, ALONE, split=self.choice.split))
-        lost = least < -2 * MARGIN * self.choice.span
+        lost = least < -LOSS * self.choice.span
         if not lost.any():
             return [gaining]
         names = self.result.names[lost]
@@ -326,7 +358,8 @@ class _Words:
         name = max(alone or ahead, key=ahead.__getitem__)
         score = self._said(self.result.reference_means[name])
         if alone:
-            return [f"Without any federation {name} does better ({score}): federating these models does not pay"]
+            so = "another model may pay" if self.name == ALONE else "federating these models does not pay"
+            return [f"Without any federation {name} does better ({score}): {so}"]
         return [f"With all rows in one place {name} does better ({score}): another model may pay"]
 
 
@@ -348,15 +381,20 @@ def _mean(values: np.ndarray) -> float:
 def _nothing(result: Comparison) -> tuple[str, ...]:
     """What to say where there is no method to take."""
     words = dict(result.leaderboard.select("method", "against_best").iter_rows())
-    able = [name for name, word in words.items() if word not in UNSOUND]
-    but = f" but {joined(able)}, which no real client is told" if able else ""
-    if set(words.values()) == {"no scores"}:
+    named = {word: [name for name, one in words.items() if one == word] for word in UNSOUND}
+    if len(named["no scores"]) == len(words):
         return "No method can be advised: there are no test scores.", "Split the data with a test share."
-    if "useless" in words.values() and "diverged" not in words.values():
-        trivial = result.trivial("test")
-        known = "" if trivial is None else f" ({trivial:.{result.digits}f})"
-        return (
-            f"No method can be advised: each does clearly worse than predicting a client's own mean or most frequent class{known}.",
-            "Train for more rounds, or look at what plures data check says of the columns.",
-        )
-    return f"No method gave a model that can be used{but}: the others diverged.", "Try a smaller step size."
+    able = [name for name, word in words.items() if word not in UNSOUND and knows_groups(name)]
+    but = f" but {joined(able)}, which no real client is told" if able else ""
+    said = [f"{joined(names)} {FAULTS[word]}" for word, names in named.items() if names]
+    first = f"No method gave a model that can be used{but}{': ' if said else ''}{'; '.join(said)}."
+    if named["useless"]:
+        return first, "Train for more rounds, or look at what plures data check says of the columns."
+    return first, "Try a smaller step size." if named["diverged"] else "Compare others: plures methods lists them."
+
+
+FAULTS = {
+    "diverged": "diverged",
+    "useless": "did clearly worse than predicting a client's own mean or most frequent class",
+    "no scores": "had no test scores",
+}

@@ -133,10 +133,11 @@ def is_useless(score: float | None, trivial: float | None, *, higher_is_better: 
     if trivial is None or not math.isfinite(trivial):
         return False
     if metric in ("accuracy", "auc"):
-        score, trivial = 1 - score, 1 - trivial
-    elif higher_is_better:
+        return 1 - score > (1 + WORSE) * (1 - trivial) + 1e-6  # what rounding does to a perfect score
+    if higher_is_better:
         score, trivial = -score, -trivial
-    return score > trivial + WORSE * abs(trivial) + 1e-6  # what rounding does to a perfect score
+    # A constant target is predicted without an error, and any other error is infinitely many times as large.
+    return trivial != 0 and score > trivial + WORSE * abs(trivial)
 
 
 def data_mark(federation: Federation, unseen: Federation | None, model: Model) -> str:
