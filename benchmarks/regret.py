@@ -174,7 +174,11 @@ def half_of(name: str) -> str:
 
 
 def judge(
-    name: str, portfolio: Sequence[str] = PORTFOLIO, rounds: int = 60, seeds: Sequence[int] = (0, 1, 2)
+    name: str,
+    portfolio: Sequence[str] = PORTFOLIO,
+    rounds: int = 60,
+    seeds: Sequence[int] = (0, 1, 2),
+    references: bool = True,
 ) -> dict[str, Any]:
     """What is recommended on a federation, and what every method gets on its test rows."""
     import plures
@@ -194,9 +198,10 @@ def judge(
         except plures.errors.UserError as error:
             refused[text] = str(error)
     result = plures.compare(fit, seen, unseen=unseen, rounds=rounds, seeds=list(seeds), eval_every=10, patience=3)
-    result = replace(result, references=references_of(seen, unseen, model, seconds=10.0))
+    if references:
+        result = replace(result, references=references_of(seen, unseen, model, seconds=10.0))
     found = recommend(result)
-    told = try_advise(seen)
+    told = try_advise(seen) if references else None
     rows = {row["method"]: row for row in result.leaderboard.iter_rows(named=True)}
     return {
         "name": name,
@@ -304,7 +309,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=PORTFOLIO)
     parser.add_argument("--no-null", action="store_true", help="without draws of equal methods")
     parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--minutes", type=float, default=1e9, help="what has not ended by then is left out")
+    parser.add_argument("--minutes", type=float, default=1e4, help="what has not ended by then is left out")
     given = parser.parse_args()
     names = [name for name in federations() if given.only in name]
     rows, began = dict[str, Any](), time.monotonic()
