@@ -17,7 +17,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +163,8 @@ def main() -> None:
         (given.out / "defaults.json").write_text(json.dumps(rows, indent=1))
         (given.out / "defaults.md").write_text(text)
     pool.shutdown(wait=False, cancel_futures=True)
+    for worker in active_children():
+        worker.kill()
     os._exit(0)
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +339,8 @@ def main() -> None:
         (given.out / "regret.json").write_text(json.dumps({"federations": done, "false_clear": null}, indent=1))
         (given.out / "regret.md").write_text(text)
     pool.shutdown(wait=False, cancel_futures=True)
+    for worker in active_children():
+        worker.kill()
     os._exit(0)
 
 

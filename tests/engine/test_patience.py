@@ -9,6 +9,7 @@ from plures.contract import worlds
 from plures.engine import Settings
 from plures.engine.identity import identify
 from plures.errors import BadValue
+from plures.method import closed
 from plures.methods.fedavg import fedavg
 from plures.methods.local_only import local_only
 from plures.types import Plan
@@ -59,10 +60,19 @@ def test_resumed_is_uninterrupted(whole, tmp_path):
     assert int(again.state.round) == int(whole.state.round)
 
 
-def test_a_method_with_a_warm_up_is_played_to_its_end():
-    done = run(then(METHOD, 1, METHOD), SEEN, rounds=40, **PATIENT)
+def test_a_warm_up_is_played_whole_and_then_patience_counts():
+    done = run(then(METHOD, 30, METHOD), SEEN, rounds=400, **PATIENT)
 
-    assert int(done.state.round) == 40
+    assert 30 < int(done.state.round) < 400
+
+
+def test_a_closing_round_follows_at_once_and_is_the_one_that_is_scored(whole):
+    done = run(closed(METHOD, METHOD, hand_over=lambda key, fresh, before: before), SEEN, rounds=400, **PATIENT)
+
+    (main,) = done.record.past
+    assert main.rounds == int(whole.state.round)
+    assert int(done.state.round) == 400, "it keeps its number"
+    assert {one.round for one in done.record.scores if one.split == "test"} == {400}
 
 
 def test_patience_is_part_of_the_identity():

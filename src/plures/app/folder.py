@@ -29,9 +29,9 @@ from plures.study.disk.models import StoredModel, save_model
 from plures.study.disk.results import SavedStudy, check_single, read_results
 from plures.study.disk.runs import IDENTITY
 from plures.study.disk.states import open_run, read_done
-from plures.study.ends import playing
 from plures.study.grid import StudyProgress
 from plures.study.recommendation import Recommendation, recommend
+from plures.study.rounds_played import rounds_played
 from plures.study.tuning.outcomes import read_chosen
 
 LONGEST = 120
@@ -186,7 +186,7 @@ def run_in(folder: Path, method: str | None, seed: int | None, given: StudyInput
     if built is None:
         known = {"method": text, "model": study.model or default_model(seen), "norm": study.norm}
         built = study.build_method(text, build_model(known["model"], seen), seen, lr=lr)
-    running = {**study.running, **playing(method, built, study.rounds, study.patience or None, study.eval_every)}
+    running = {**study.running, **rounds_played(study.rounds, study.patience or None, study.eval_every)}
     own = Settings(seed=seed, channels=tuple(given.channels) or study.all_channels(seen), **running)
     tuned = None if study.tune is None else text
     run = open_run(place, built, seen, unseen=unseen, settings=own, tuned=tuned)

@@ -45,9 +45,9 @@ class Study(StudySection):
     """A whole study; the defaults are those of ``plures compare``. ``methods = "all"`` is all that fit.
 
     ``imports`` (``import`` in a file) are Python files with methods, models or data of one's own. ``references``: with
-    scores of predictors that are not federated beside it. ``patience``: ``local_only`` and ``fedavg``, the two ends, are
-    played for up to four times the rounds, until valid rows have not improved for so many evaluations; 0 plays them as the
-    others.
+    scores of predictors that are not federated beside it. ``patience``: every method is
+    played for up to four times the rounds, until valid rows have not improved for so many evaluations; 0 plays the rounds.
+    A study of fewer rounds than so many evaluations take plays its rounds.
     """
 
     imports: tuple[str, ...] = ()

@@ -15,11 +15,10 @@ ENOUGH = 0.005
 def has_settled(ready: Prepared, record: Record) -> bool:
     """Whether the mean valid loss has not improved for as many evaluations as the run has patience for.
 
-    It is the mean over honest clients in training that have valid rows; one that is no finite number is no improvement. A run
-    with phases beside its own is played to its end: a warm-up or a closing round has its place.
+    It is the mean over honest clients in training that have valid rows; one that is no finite number is no improvement.
     """
     patience = ready.settings.patience
-    if patience is None or len(ready.phases) > 1:
+    if patience is None:
         return False
     counted = ~ready.attackers[: ready.num_seen] & (ready.everyone.count[: ready.num_seen, VALID] > 0)
     best, waited = np.inf, 0

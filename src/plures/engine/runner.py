@@ -93,8 +93,8 @@ class Runner(Prepared):
         state, record, current, store = begin(self)
         began, first = time.perf_counter(), int(state.round)
         for span, stop in self.stops(current, first):
-            if has_settled(self, record):
-                break
+            if span.phase.rounds is None and has_settled(self, record):
+                continue  # a closing round is still to come
             if span is not current:
                 record = record.with_past(self.visits(current, state))
                 state, store, current = *self._enter(span, state), span

@@ -27,7 +27,7 @@ def record_scores(ready: Prepared, span: Span, state: State, store: DiskStore | 
     found = score_everyone(ready, state, store, span=span)
     uid = np.asarray(ready.everyone.uid)
     record, before = record.with_scores(now, uid, found, ("valid", "served")), record
-    if last or has_settled(ready, record):
+    if last or (span is ready.phases[-1] and has_settled(ready, record)):
         record = before.with_scores(now, uid, found, ("valid", "served", "test"))
     spent = np.array([record.num_bytes(ready.visits(span, state))]) / ready.num_seen / 1e6
     return record.with_info(now - 1, {"mb_per_client": spent})

@@ -20,8 +20,8 @@ class Settings:
     Args:
         rounds: Communication rounds in all: warm-ups before training and a closing round after it count too.
         patience: Evaluations without an improvement of the mean valid loss by 0.5 % after which the run ends, ``rounds``
-            being the most it is played for; None plays all rounds, and so does a method with a warm-up or a closing
-            round. An improvement is seen where there is an evaluation: see ``eval_every``.
+            being the most it is played for; None plays all rounds. Warm-ups are played whole, and a closing round, which
+            keeps its number, follows at once. An improvement is seen where there is an evaluation: see ``eval_every``.
         seed: Seed of all randomness of the run: starts, cohorts, batches, noise.
         cohort: Who takes part in a round: a number of clients drawn evenly, "weighted:10" for 10 drawn in proportion
             to their rows, "all" or None for everyone.

@@ -33,7 +33,7 @@ from plures.study.disk.runs import (
     told_by,
 )
 from plures.study.disk.states import drop_states, which_keep
-from plures.study.ends import playing
+from plures.study.rounds_played import rounds_played
 from plures.study.smaller_steps import Again, Tables, repeat_broken
 from plures.study.tracking import Tracker, open_trackers
 from plures.types import Model, Plan
@@ -139,8 +139,8 @@ def plan_grid(
     Methods are named as on the command line, or given as {label: Method}; then ``model`` is theirs. ``settings`` are those of
     a run, ``norm`` a policy for normalization layers. ``keep_models``: with the last state of runs, from which clients' models
     are made (None: where that is at most 256 MB a run). ``config`` is kept with every run. ``vouched``: the settings in the
-    folder are known to be these, so that finished runs of version 0.1, which do not say all, are taken. ``patience``: the two
-    ends are played for up to four times the rounds, until valid rows stop improving for so many evaluations.
+    folder are known to be these, so that finished runs of version 0.1, which do not say all, are taken. ``patience``:
+    methods are played for up to four times the rounds, until valid rows stop improving for so many evaluations.
     """
     methods = [methods] if isinstance(methods, str) else methods
     limits = Settings.of({**settings, "rounds": rounds, "checkpoint_every": None})
@@ -150,11 +150,11 @@ def plan_grid(
         check_attackers(method, limits, federation.num_clients, label=label)
     folder = None if out is None else Path(out)
     keeps, notes = which_keep(built, federation.num_clients, rounds, False if folder is None else keep_models)
+    played = rounds_played(rounds, patience, settings.get("eval_every"))
     tuned, runs = (config or {}).get("tuned") or {}, list[PlannedRun]()
     for label, method in built.items():
         text = tuned[label][0] if label in tuned else None
         mark = old_mark(method, federation, limits, text) if vouched else None
-        played = playing(label, method, rounds, patience, settings.get("eval_every"))
         mine = Settings.of({**settings, **played, "checkpoint_every": None})
         made = {} if folder is None else identify(method, federation, mine, unseen=unseen).parts
         for seed in seeds:
