@@ -30,6 +30,7 @@ def print_study(
     from plures.app import run_study
     from plures.report.page import NAME
     from plures.study.disk import layout
+    from plures.study.shortfalls import shortfalls
     from plures.wrap.norms import norms_said
 
     known = list[str]()
@@ -39,7 +40,7 @@ def print_study(
     print_leaderboard(result)
     if result.norms:
         say(norms_said(result.norms))
-    for line in result.told:
+    for line in (*result.told, *(one.said for one in shortfalls(result))):
         say(line)
     if result.attackers is not None:
         say(result.attackers.said)

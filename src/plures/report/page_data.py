@@ -18,6 +18,7 @@ from plures.study.disk.layout import RESOLVED, flat, score_column
 from plures.study.disk.results import SavedStudy
 from plures.study.fronts import pareto
 from plures.study.recommendation import recommend
+from plures.study.shortfalls import shortfalls
 from plures.study.statistics import over_seeds
 from plures.study.tuning.outcomes import read_chosen
 from plures.wording import counted
@@ -251,7 +252,7 @@ def _notes(saved: SavedStudy) -> list[str]:
     result = saved.result
     found = [result.attackers.said] if result.attackers is not None else []
     found += [norms_said(result.norms)] if result.norms else []
-    found += list(result.told)
+    found += [*result.told, *(one.said for one in shortfalls(result))]
     few = "intervals of so few are wide, and what the luck of a seed does may be more than they say"
     clients = int(np.isfinite(result.scores(result.methods[0])).any(0).sum())
     if clients < FEW_CLIENTS or len(saved.seeds) < FEW_SEEDS:
