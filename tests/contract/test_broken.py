@@ -83,6 +83,20 @@ def test_a_method_that_divides_by_its_rows_is_caught():
         checks.numbers_stay_finite(bench_of(broken))
 
 
+def test_a_method_whose_work_is_not_counted_is_caught():
+    def broken(model, *, plan):
+        base = fedavg(model, plan=plan)
+
+        def train(key, *rest):
+            upload, private, info = base.train(key, *rest)
+            return upload, private, {"loss": info["loss"]}
+
+        return replace(base, train=train)
+
+    with pytest.raises(ContractBroken, match="no 'steps'"):
+        checks.work_is_counted(bench_of(broken))
+
+
 def test_randomness_drawn_while_building_is_caught():
     def broken(model, *, plan):
         luck = (time.time_ns() % 1000) / 1000

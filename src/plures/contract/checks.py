@@ -32,6 +32,7 @@ from plures.contract.errors import ContractBroken
 from plures.contract.lost_uploads import lost_as
 from plures.contract.views_checks import trained_is_what_training_ended_with, views_tell_the_truth
 from plures.contract.watched_runs import Watched, main_phase, outcome, plain
+from plures.engine.round import STEPS
 from plures.errors import BadValue, Unsupported
 from plures.registry import METHODS
 
@@ -185,6 +186,14 @@ def unseen_clients_are_served(bench: Bench) -> None:
         raise ContractBroken("an unseen client was not served")
 
 
+def work_is_counted(bench: Bench) -> None:
+    """A round with a training loss tells its gradient steps too, so that no method looks cheaper than it is."""
+    told = {(at, name): value for at, name, value in bench.base.record.info}
+    silent = sorted(at for (at, name), loss in told.items() if name == "loss" and loss and not told[at, STEPS])
+    if silent:
+        raise ContractBroken(f"round {silent[0]} has a training loss in its info, but no '{STEPS}'")
+
+
 def planted_groups_stay_hidden(bench: Bench) -> None:
     """Only an oracle reads the planted group."""
     if "oracle" in bench.subject.entry.tags:
@@ -266,6 +275,7 @@ CHECKS: tuple[Callable[[Bench], None], ...] = (
     numbers_stay_finite,
     lost_uploads_do_not_count,
     unseen_clients_are_served,
+    work_is_counted,
     planted_groups_stay_hidden,
     views_tell_the_truth,
     trained_is_what_training_ended_with,

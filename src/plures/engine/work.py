@@ -12,8 +12,8 @@ from plures.engine.round import STEPS
 def steps_per_client(ready: Prepared, record: Record) -> float:
     """The mean over training clients of the gradient steps they made, all rounds and exchanges together.
 
-    A round's record is the mean over its cohort, so that it counts for the cohort's share of the clients. What clients do
-    when they are served (fine-tuning, say) is done once and not counted.
+    A round's record is the mean over its cohort, so that it counts for the cohort's share of the clients. A step of Newton's
+    method counts as one. What clients do when they are served (fine-tuning, say) is done once and not counted.
     """
     total = 0.0
     for span in ready.phases:

@@ -113,7 +113,11 @@ def _side_by_side(base: Method, loops: tuple[Method, ...]) -> Method:
     def train(key: Key, choices: Choices, private: Tree, data: Data) -> tuple[Tree, Tree, Info]:
         results = [loop.train(key, one, (), data) for loop, one in zip(loops, choices, strict=True)]
         losses = {f"loss_{number}": info["loss"] for number, (_, _, info) in enumerate(results, 1)}
-        return tuple(upload for upload, _, _ in results), private, {"loss": results[-1][2]["loss"], **losses}
+        told = {
+            "loss": results[-1][2]["loss"],
+            "steps": jnp.sum(jnp.stack([info["steps"] for _, _, info in results])),
+        }
+        return tuple(upload for upload, _, _ in results), private, {**told, **losses}
 
     def merge(sets: Sets, uploads: Tree, weights: Array, uids: Array) -> Sets:
         return tuple(

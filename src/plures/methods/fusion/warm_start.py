@@ -83,9 +83,10 @@ class ProximalSolver:
         if self.local == "sgd":
             return self._by_steps(key, rest, data, aim, weight)
         risk = self.part.risk(key, rest, data.train.all())
-        found = newton(lambda x: risk(x) + 0.5 * weight * jnp.square(x - aim).sum(), aim)
-        found = jnp.where(jnp.asarray(data.train.count) > 0, found, aim)
-        return found, {"loss": risk(found)}
+        found, steps = newton(lambda x: risk(x) + 0.5 * weight * jnp.square(x - aim).sum(), aim)
+        some = jnp.asarray(data.train.count) > 0
+        found = jnp.where(some, found, aim)
+        return found, {"loss": risk(found), "steps": jnp.where(some, steps, 0.0)}
 
     def _by_steps(self, key: Key, rest: Rest, data: Data, aim: Array, weight: Array | float) -> tuple[Array, Info]:
         part, base = self.part, objective(self.part.model)
@@ -279,7 +280,8 @@ def newton_rounds(part: PartVector, plan: Plan) -> Method:
     def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[NewtonUpload, Tree, Info]:
         risk, here = part.risk(key, part.rest(shared), data.train.all()), part.vector(shared)
         loss, gradient = jax.value_and_grad(risk)(here)
-        return NewtonUpload(loss, gradient, jax.hessian(risk)(here)[upper]), private, {"loss": loss}
+        told = {"loss": loss, "steps": jnp.ones(())}
+        return NewtonUpload(loss, gradient, jax.hessian(risk)(here)[upper]), private, told
 
     def merge(server: NewtonSearch, uploads: NewtonUpload, weights: Array, uids: Array) -> NewtonSearch:
         counts, clean = counted(uploads, weights)

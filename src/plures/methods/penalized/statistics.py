@@ -121,8 +121,8 @@ def _centering_rounds(part: PartVector, plan: Plan) -> Method:
         risk = part.risk(key, part.rest(facts.shared), data.train.all())
         curvature = jax.hessian(risk)(here)
         mean = jnp.maximum(jnp.trace(curvature) / part.size, 1e-30)
-        own = newton(lambda x: risk(x) + 0.5 * WEAK * mean * jnp.square(x - here).sum(), here)
-        return CenteringReply(own, mean, jnp.linalg.eigvalsh(curvature)[-1]), private, {}
+        own, steps = newton(lambda x: risk(x) + 0.5 * WEAK * mean * jnp.square(x - here).sum(), here)
+        return CenteringReply(own, mean, jnp.linalg.eigvalsh(curvature)[-1]), private, {"steps": steps}
 
     def merge(server: PenaltyFacts, uploads: CenteringReply, weights: Array, uids: Array) -> PenaltyFacts:
         counts, sent = counted(uploads, weights)
@@ -283,7 +283,12 @@ def _halves_round(part: PartVector, plan: Plan) -> Method:
     """One round of local models, trained on all rows and on two halves of them."""
 
     def train(key: Key, facts: CommonModel, private: Tree, data: Data) -> tuple[HalvesReply, Tree, Info]:
-        return train_halves(part, plan, key, facts.shared, data), private, {}
+        steps = 3 * num_steps(data.train, plan)
+        return (
+            train_halves(part, plan, key, facts.shared, data),
+            private,
+            {"steps": jnp.asarray(steps, jnp.float32)},
+        )
 
     def merge(server: PenaltyFacts, uploads: HalvesReply, weights: Array, uids: Array) -> PenaltyFacts:
         counts, said = counted(uploads, weights)

@@ -176,8 +176,8 @@ def make_part(model: Model, name: str | None, ridge: float) -> PartVector:
     return part
 
 
-def newton(risk: Risk, start: Array, *, max_steps: int = 20) -> Array:
-    """A minimum by Newton's method with steps halved until they go down enough (Armijo)."""
+def newton(risk: Risk, start: Array, *, max_steps: int = 20) -> tuple[Array, Array]:
+    """A minimum by Newton's method with steps halved until they go down enough (Armijo), and how many steps that took."""
     gradient_at, curvature_at = jax.grad(risk), jax.hessian(risk)
     sizes = jnp.asarray(STEPS, jnp.float32)
 
@@ -195,7 +195,8 @@ def newton(risk: Risk, start: Array, *, max_steps: int = 20) -> Array:
         size = jnp.where(fine.any(), sizes[fine.argmax()], 0.0)
         return x + size * direction, (size > 0) & (-drop > 1e-9 * jnp.abs(value)), count + 1
 
-    return jax.lax.while_loop(more, step, (start, jnp.asarray(True), jnp.zeros((), jnp.int32)))[0]
+    found, _, made = jax.lax.while_loop(more, step, (start, jnp.asarray(True), jnp.zeros((), jnp.int32)))
+    return found, made.astype(jnp.float32)
 
 
 def downhill(curvature: Array, gradient: Array) -> Array:
