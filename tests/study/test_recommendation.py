@@ -362,7 +362,7 @@ def test_losers_are_unknown_where_no_client_has_both_scores():
 
 
 def test_useless_methods_take_no_digits_from_the_others():
-    huge = {name: BASE + 4e13 for name in ("ditto", "apfl", "ifca")}
+    huge = dict.fromkeys(("ditto", "apfl", "ifca"), BASE + 40000000000000.0)
     scores = {"local_only": BASE + 2.1, "fedavg": BASE + 2.0, **huge}
     found = recommend(
         comparison(scores, higher=False, metric="rmse", references=yardsticks({"trivial": 2.9}, "rmse", False))
