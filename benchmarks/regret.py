@@ -45,15 +45,6 @@ PORTFOLIO = (
 )
 """What is best in hindsight is the best of these; the default study compares some of them."""
 
-BY_FAMILY = {
-    "global": "fedavg",
-    "alone": "local_only",
-    "shift": "fedavg|finetune",
-    "clusters": "hypcluster_auto",
-    "personal": "fedclup",
-}
-"""What the families that ``plures advise`` names are tried with."""
-
 FRESH, BARS = 300, {"mean": 0.5, "worst": 2.0}
 NULL_DRAWS, NULL_CLIENTS, NULL_METHODS = 1000, 40, (8, 30)
 
@@ -211,7 +202,7 @@ def judge(
         "span": Choice(result).span if found.advice else None,
         "advice": found.advice,
         "text": found.text,
-        "advised": None if told is None else str(told.family),
+        "advised": None if told is None else told.first,
         "means": {text: row["mean"] for text, row in rows.items()},
         "valid": {text: row["valid_mean"] for text, row in rows.items()},
         "words": {text: row["against_best"] for text, row in rows.items()},
@@ -270,7 +261,7 @@ def lines(rows: Sequence[Mapping[str, Any]], null: Mapping[int, float]) -> Itera
     for half in ("first", "second"):
         mine = [row for row in rows if row["half"] == half]
         ways = {"the study": [regrets(row, row["advice"]) for row in mine if row["advice"]]}
-        ways["advise alone"] = [regrets(row, first) for row in mine if (first := _first(row))]
+        ways["advise alone"] = [regrets(row, row["advised"]) for row in mine if row["advised"]]
         for end in ("fedavg", "local_only"):
             ways[f"always {end}"] = [regrets(row, end) for row in mine]
         for way, found in ways.items():
@@ -294,11 +285,6 @@ def lines(rows: Sequence[Mapping[str, Any]], null: Mapping[int, float]) -> Itera
         best = max(known, key=known.__getitem__, default="")
         mine = regrets(row, row["advice"])
         yield f"| {row['name']} | {row['half']} | {row['advice'] or 'none'} | {mine['best']:.2f} | {best} | {-mine['ends']:+.2f} | {row['seconds']:.0f} |"
-
-
-def _first(row: Mapping[str, Any]) -> str:
-    """The method of the family that ``advise`` names."""
-    return BY_FAMILY.get(row["advised"] or "", "")
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import polars as pl
 
@@ -16,11 +17,11 @@ SEEN = linear_clusters(num_clients=4, rows=30, seed=0).federation
 MODEL = linear.least_squares(SEEN.shape)
 
 
-def build(text, lr):
-    return build_method(text, MODEL, plan=Plan(batch=None, epochs=200, lr=lr), facts=SEEN.known)
+def build(text, lr, epochs=200):
+    return build_method(text, MODEL, plan=Plan(batch=None, epochs=epochs, lr=lr), facts=SEEN.known)
 
 
-def played(lr, out):
+def played(lr, out, build=build):
     steps = FoundSteps({"fedavg": ("fedavg", lr)}, {}, build, out, ())
     grid = plan_grid(steps.methods(), SEEN, rounds=2, seeds=[0, 1], out=out)
     return steps, run_grid(replace(grid, again=steps.again))
@@ -41,6 +42,17 @@ def test_it_is_made_smaller_three_times_at_most():
 
     assert steps.times == {"fedavg": 3}
     assert result.diverged("fedavg")
+
+
+def test_a_loss_that_is_finite_and_huge_is_a_break_down_too():
+    """Ten steps that each make the error several times as large: no number is infinite yet."""
+    short = partial(build, epochs=5)
+    alone = run_grid(plan_grid({"fedavg": short("fedavg", 4.0)}, SEEN, rounds=2, seeds=[0]))
+    steps, result = played(4.0, None, short)
+
+    assert not alone.diverged("fedavg")
+    assert steps.times["fedavg"] >= 1
+    assert result.clients["personal_test_loss"].mean() < alone.clients["personal_test_loss"].mean() / 1e6
 
 
 def test_a_sound_method_is_left_alone():

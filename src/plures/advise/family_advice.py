@@ -60,6 +60,14 @@ METHODS = {
 ALWAYS = ("fedavg", "fedavg|finetune", "local_only")
 WITHOUT_NORM = ("lgmix", "ditto")
 """Instead of "shift", where no model has normalization layers."""
+FIRST = {
+    "global": "fedavg",
+    "alone": "local_only",
+    "shift": "fedavg|finetune",
+    "clusters": "hypcluster_auto",
+    "personal": "fedclup",
+}
+"""The method to take where there is no time for a study; see ``FamilyAdvice.first``."""
 
 
 class BestClusters(NamedTuple):
@@ -178,7 +186,7 @@ class FamilyAdvice(Advice):
     def remarks(self) -> list[str]:
         """What was left out or reduced."""
         named = ", ".join(self.outliers)
-        apart = f"left out, for they are unlike all others in every fold: {named}; methods with `aggregate=median` bear them"
+        apart = f"left out, for they are unlike all others in every fold: {named}; hypcluster_auto gives them a model of their own"
         return [POOLED, *([apart] if named else []), *(f"note: {note}" for note in self.rows.notes)]
 
     @property
@@ -223,9 +231,23 @@ class FamilyAdvice(Advice):
         return "mlp_norm" if "shift" in self.wants and self.rows.task == "classification" else None
 
     @property
+    def first(self) -> str:
+        """The method to take where there is no time for a study: outliers are a cluster of their own; own models that hardly
+        save over those alone are those; what may be no better than one model for all, and networks, depart from it least.
+        """
+        if self.outliers:
+            return FIRST["clusters"]
+        if self.family != "personal":
+            return FIRST[self.family]
+        if self.saving("alone", "personal").mean < WORTH_IT:
+            return FIRST["alone"]
+        near = "global" in self.rivals or self.rows.task == "classification"
+        return "fedavg|finetune" if near else FIRST["personal"]
+
+    @property
     def methods(self) -> tuple[str, ...]:
         """The methods of the study that tells."""
-        found = list(ALWAYS)
+        found = [*ALWAYS, *(["hypcluster_auto"] if self.outliers else [])]
         k = self.clusters.k if self.clusters else 2
         for family in self.wants:
             named = WITHOUT_NORM if family == "shift" and self.model is None else METHODS[family]
@@ -264,6 +286,7 @@ class FamilyAdvice(Advice):
             "clients": self.rows.num,
             "outliers": list(self.outliers),
             "clients_too_small_to_tell": int((~self.certain).sum()),
+            "first": self.first,
             "methods": list(self.methods),
             "model": self.model,
             "notes": list(self.rows.notes),

@@ -37,7 +37,7 @@ def advise_command(
         found = advise(seen, tell=status.update)
     study = study_for(found, part, context.params["imports"] or ())
     tell_notes(seen)
-    show_advice(found, out, f"to run: {command_of(study, context.params)}")
+    show_advice(found, out, f"to begin with: {found.first}", f"to run: {command_of(study, context.params)}")
     if out is not None:
         (out / "study.toml").write_text(toml_of(study))
         say(f"or: plures run {shlex.quote(str(out / 'study.toml'))}")

@@ -2,7 +2,7 @@
 
     1. A method must be sound: it ended, its scores are finite and of use, and it was not told the planted groups.
     2. The best is the one with the best mean score on valid rows. Candidates are as good as it: their means are within
-       1 % of the score's range of it, or within 2 % where they cannot be told from it (``plures.study.pairs``). The range
+       0.5 % of the score's range of it, or within 1 % where they cannot be told from it (``plures.study.pairs``). The range
        of an accuracy is 1, that of an error what the trivial predictor makes.
     3. What another sound method matches or beats in every column of ``COLUMNS`` is no candidate.
     4. Among candidates each column in turn keeps those that are about as good as the best one there: worst tenth of
@@ -30,14 +30,14 @@ from plures.study.pairs import LEVEL, Pair
 from plures.study.statistics import over_seeds, worst_decile
 from plures.wording import counted, joined, said_mb
 
-MARGIN = 0.01
+MARGIN = 0.005
 """Means closer than this share of the score's range are as good as each other, however surely they differ.
 
 Twice as far is close enough where noise alone could make the difference.
 """
 
-LOSS = 2 * MARGIN
-"""A client is worse off where it loses more than this share of the score's range."""
+LOSS, AHEAD = 0.02, 0.01
+"""Shares of the score's range: a client is worse off that loses more; a reference that is better by more is told of."""
 
 BOUNDED = ("accuracy", "auc")
 ENDS = {GLOBAL: "one model for all", ALONE: "training alone"}
@@ -351,7 +351,7 @@ class _Words:
         """What is to be said where something that is not federated does better."""
         sign = 1.0 if self.result.higher_is_better else -1.0
         ahead = {name: sign * (mean - self.row["mean"]) for name, mean in self.result.reference_means.items()}
-        ahead = {name: gain for name, gain in ahead.items() if gain > MARGIN * self.choice.span}
+        ahead = {name: gain for name, gain in ahead.items() if gain > AHEAD * self.choice.span}
         alone = {name: gain for name, gain in ahead.items() if not name.endswith("pooled")}
         if not ahead:
             return []

@@ -15,31 +15,35 @@ from plures.method import Method
 from plures.study.comparison import honest_of
 from plures.study.disk.layout import score_column
 from plures.study.disk.runs import RunTables
+from plures.study.curvature import loss_at_start
 
 if TYPE_CHECKING:
     from plures.study.grid import Grid, PlannedRun
 
 TIMES = 3
 SMALLER = 4.0
+WORSE = 10.0
+"""A run that ends with so many times the loss that untrained models have broke down, though the number is finite."""
 
 Tables: TypeAlias = Mapping[tuple[str, int], RunTables]
 Again: TypeAlias = Callable[[str], tuple[Method, float] | None]
 """label -> the method with smaller steps, and how large they are; None where it was made smaller often enough."""
 
 
-def broke_down(tables: RunTables) -> bool:
-    """Whether some honest client with test rows got a model whose loss is not a finite number."""
+def broke_down(tables: RunTables, start: float = np.inf) -> bool:
+    """Whether an honest client with test rows got a model whose loss is no finite number, or all a far larger one than at the start."""
     scored = honest_of(tables.clients).filter(pl.col("test_rows") > 0)
-    loss = scored[score_column("loss")].cast(pl.Float64).fill_null(np.nan)
-    return not bool(loss.is_finite().all())
+    loss = scored[score_column("loss")].cast(pl.Float64).fill_null(np.nan).to_numpy()
+    return not np.isfinite(loss).all() or bool(len(loss) and start > 0 and loss.mean() > WORSE * start)
 
 
 def repeat_broken(
     grid: Grid, tables: Tables, again: Again, play: Callable[[Grid, PlannedRun], RunTables]
 ) -> tuple[Grid, Tables]:
     """The grid and the tables after every method with a run that broke down was run anew, with all its seeds."""
-    for label in grid.methods:
-        while any(broke_down(one) for (name, _), one in tables.items() if name == label):
+    starts = {model: loss_at_start(model, grid.federation) for model in {one.model for one in grid.methods.values()}}
+    for label, start in [(label, starts[method.model]) for label, method in grid.methods.items()]:
+        while any(broke_down(one, start) for (name, _), one in tables.items() if name == label):
             found = again(label)
             if found is None:
                 break

@@ -39,6 +39,12 @@ def curvature_step(model: Model, plan: Plan, federation: Federation, *, seed: in
     return found if math.isfinite(found) else None
 
 
+def loss_at_start(model: Model, federation: Federation, *, seed: int = 0) -> float:
+    """The mean training loss before any training, on the rows of ``sample_of``; NaN without any."""
+    batch, key = sample_of(federation), derive(root(seed), Purpose.START)
+    return float(objective(model)(key, model.init(key), batch)[0]) if len(batch.mask) else math.nan
+
+
 def sample_of(federation: Federation) -> Batch:
     """All training rows of clients spread evenly over the uids, as many clients as have about ``MOST_ROWS`` rows together."""
     order = np.argsort(federation.uid)
