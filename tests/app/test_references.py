@@ -48,10 +48,21 @@ def test_they_are_computed_once_and_said(tmp_path, computed):
 
 def test_a_study_need_not_have_them_and_may_get_them_later(tmp_path, computed):
     Study(**SETTINGS, references=False).run(tmp_path)
-    assert read_references(tmp_path) is None
+    assert not computed
 
     Study(**SETTINGS).run(tmp_path)
-    assert read_references(tmp_path) is not None
+    assert len(computed) == 1
+
+
+def test_without_them_a_study_says_the_same_when_it_is_opened_again(tmp_path):
+    """What is useless is judged by the trivial predictor, which is kept all the same."""
+    study = Study(**{**SETTINGS, "plan": {"lr": 1e-9}}, references=False).run(tmp_path)
+
+    again = plures.open_study(tmp_path)
+
+    assert again.recommendation == study.recommendation
+    assert again.leaderboard["against_best"].to_list() == study.leaderboard["against_best"].to_list()
+    assert list(read_references(tmp_path).means) == ["trivial"]
 
 
 def test_compare_in_python_writes_them_for_its_data(tmp_path, computed):
@@ -62,7 +73,7 @@ def test_compare_in_python_writes_them_for_its_data(tmp_path, computed):
     plures.compare(["local_only"], federation, **settings, out=tmp_path / "without", references=False)
 
     assert read_references(tmp_path / "with").data.startswith(federation.fingerprint)
-    assert read_references(tmp_path / "without") is None
+    assert read_references(tmp_path / "without").data == ""
 
 
 def test_other_data_have_other_references(tmp_path, computed):
@@ -81,5 +92,5 @@ def test_the_command_has_them_unless_told_otherwise(tmp_path, computed, capsys, 
 
     assert command([*line.split(), *words, "--out", str(tmp_path)]) == 0
 
-    assert (read_references(tmp_path) is not None) == there
+    assert bool(computed) == there
     assert ("references: mean test accuracy" in capsys.readouterr().out) == there

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 
+from plures import tree
 from plures._version import __version__
 from plures.attacks.label_flip import label_flip
 from plures.channel.clip import clip
@@ -415,6 +416,79 @@ def test_what_a_callback_closes_over_counts():
 
     assert calling_back(np.ones(2, np.float32)) == calling_back(np.ones(2, np.float32))
     assert calling_back(np.ones(2, np.float32)) != calling_back(np.zeros(2, np.float32))
+
+
+def calling(function):
+    """The parts of a run with a channel that calls back."""
+
+    def apply(key, uploads, weights, uids):
+        def scaled(leaf):
+            return jax.pure_callback(function, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), leaf)
+
+        return jax.tree.map(scaled, uploads), weights
+
+    return parts(fedavg(MODEL), replace(SETTINGS, channels=(apply,)))
+
+
+class Times:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, leaf):
+        return np.float32(self.factor) * leaf
+
+    def scaled(self, leaf):
+        return self(leaf)
+
+
+def with_default(factor):
+    def scaled(leaf, factor=factor):
+        return np.float32(factor) * leaf
+
+    return scaled
+
+
+def of_source(text):
+    """A function from source, with a module of its own."""
+    inside = {"np": np}
+    exec(text, inside)
+    return inside["scaled"]
+
+
+GLOBAL = "FACTOR = {}\ndef scaled(leaf):\n    return np.float32(FACTOR) * leaf"
+NESTED = "def scaled(leaf):\n    def inner(one):\n        return np.{}(one)\n    return inner(leaf)"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.sin, np.cos),
+        (lambda leaf: np.sin(leaf), lambda leaf: np.cos(leaf)),
+        (Times(1), Times(2)),
+        (Times(1).scaled, Times(2).scaled),
+        (with_default(1), with_default(2)),
+        (partial(np.add, 1), partial(np.add, 2)),
+        (of_source(GLOBAL.format(1)), of_source(GLOBAL.format(2))),
+        (of_source(NESTED.format("sin")), of_source(NESTED.format("cos"))),
+    ],
+    ids=["library", "name", "object", "bound", "default", "partial", "global", "nested"],
+)
+def test_all_that_a_callback_uses_counts(one, other):
+    assert calling(one) == calling(one)
+    assert calling(one) != calling(other)
+
+
+def test_a_merge_that_branches_on_how_many_take_part_counts():
+    def made(factor):
+        base = fedavg(MODEL)
+
+        def merge(server, uploads, weights, uids):
+            merged = base.merge(server, uploads, weights, uids)
+            return merged._replace(weights=tree.scale(factor if len(weights) == 2 else 1.0, merged.weights))
+
+        return parts(replace(base, merge=merge), replace(SETTINGS, cohort=2))
+
+    assert made(1.0) != made(0.5)
 
 
 def test_the_findings_of_a_method_made_by_hand_count():

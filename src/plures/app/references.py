@@ -30,13 +30,20 @@ def keep_references(
     return found
 
 
-def trivial_references(seen: Federation, unseen: Federation | None, model: Model) -> References | None:
-    """The trivial predictor alone, which takes no time: useless runs are judged by it. None for a task that has none."""
+def trivial_references(
+    seen: Federation, unseen: Federation | None, model: Model, folder: Path | None = None
+) -> References | None:
+    """The trivial predictor alone, which takes no time: useless runs are judged by it. None for a task that has none.
+
+    It is kept in the study's folder, so that the study says the same when it is opened again.
+    """
     try:
-        table = trivial_of(seen, unseen, model)
+        found = References(trivial_of(seen, unseen, model), model.score, model.higher_is_better, {}, {})
     except (Unsupported, ValueError):
         return None
-    return References(table, model.score, model.higher_is_better, {}, {})
+    if folder is not None:
+        save_references(folder, found)
+    return found
 
 
 def said(references: References) -> list[str]:

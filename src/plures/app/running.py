@@ -92,7 +92,7 @@ def run_study(
     with listener.progress() as tell:
         result = grid.run_grid(replace(planned, again=again), progress=tell, track=study.track)
     given = prepared.seen, prepared.unseen, prepared.model
-    known = keep_references(out, *given, listener.say) if study.references else trivial_references(*given)
+    known = keep_references(out, *given, listener.say) if study.references else trivial_references(*given, out)
     result = replace(result, references=known)
     return finish(out, result, prepared.seen, prepared.unseen)
 
@@ -232,7 +232,7 @@ def compare(
     )
     given = federation, unseen, next(iter(planned.methods.values())).model
     if planned.folder is None or not references:
-        result = replace(result, references=trivial_references(*given))
+        result = replace(result, references=trivial_references(*given, planned.folder))
     else:
         result = replace(result, references=keep_references(planned.folder, *given))
     if planned.folder is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -30,10 +29,11 @@ from plures.engine import cohort as cohorts
 from plures.engine.attackers import attackers_among, attacks_in, bind_attacks, spoil_data
 from plures.engine.clients import layout_of, on_device, view, with_unseen
 from plures.engine.phases import methods_of
+from plures.engine.python_code import code_of
 from plures.engine.settings import Settings
 from plures.errors import BadFile
 from plures.method import Channel, Method
-from plures.recipe import describe, recipe_of
+from plures.recipe import recipe_of
 from plures.tree import at, plain
 from plures.types import Data, Tree
 
@@ -110,7 +110,7 @@ def identify_laid_out(method: Method, seen: Federation, everyone: Federation, se
     """The identity of a run whose data are laid out."""
     return Identity(
         {
-            **_made(method, seen, settings.channels),
+            **_made(method, seen, settings),
             "rounds": str(settings.rounds),
             "seed": str(settings.seed),
             "cohort": repr(cohorts.cohort(settings.cohort)),
@@ -140,22 +140,28 @@ def _checksum(federation: Federation) -> str:
     return f"{found:08x}"
 
 
-def _made(method: Method, federation: Federation, channels: tuple[Channel, ...]) -> dict[str, str]:
+def _made(method: Method, federation: Federation, settings: Settings) -> dict[str, str]:
     """Method, model and channels by their recipes, as far as these say all; else by what they compute as well."""
-    recipe = recipe_of(method)
+    recipe, channels = recipe_of(method), settings.channels
     lines = {number: recipe_of(one) for number, one in enumerate(channels)}
     said = {"method": "made by hand" if recipe is None else recipe.text}
     if channels:
         said["channels"] = ", then ".join("made by hand" if one is None else one.text for one in lines.values())
     if recipe is not None and recipe.known and all(one is not None and one.known for one in lines.values()):
         return said
-    return {**said, "programs": digest(method, federation, channels)}
+    cohort = cohorts.cohort(settings.cohort).size(federation.num_clients)
+    return {**said, "programs": digest(method, federation, channels, cohort)}
 
 
-def digest(method: Method, federation: Federation, channels: tuple[Channel, ...] = ()) -> str:
-    """A text that changes with anything that the functions of a method, its model and some channels compute."""
+def digest(
+    method: Method, federation: Federation, channels: tuple[Channel, ...] = (), cohort: int | None = None
+) -> str:
+    """A text that changes with anything that the functions of a method, its model and some channels compute.
+
+    ``cohort`` is how many clients take part in a round; all without it.
+    """
     found = hashlib.sha256()
-    for name, program in _programs(method, federation, channels):
+    for name, program in _programs(method, federation, channels, cohort or federation.num_clients):
         found.update(name.encode())
         for piece in _pieces(program):
             found.update(piece)
@@ -163,7 +169,7 @@ def digest(method: Method, federation: Federation, channels: tuple[Channel, ...]
         found.update(f"{name} {value}".encode())
     for attack in attacks_in(channels):
         found.update(attackers_among([attack], federation.num_clients).tobytes())
-    for piece in _code(method.views.report):
+    for piece in code_of(method.views.report):
         found.update(piece)
     return found.hexdigest()[:32]
 
@@ -173,7 +179,7 @@ def _shape(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def _programs(
-    method: Method, federation: Federation, channels: tuple[Channel, ...]
+    method: Method, federation: Federation, channels: tuple[Channel, ...], cohort: int
 ) -> Iterator[tuple[str, ClosedJaxpr]]:
     """The programs of the functions of a method's phases, of channels and of its model's metrics, by name."""
     key, uid = jax.eval_shape(lambda: (jax.random.key(0), jnp.zeros((), jnp.int32)))
@@ -187,7 +193,8 @@ def _programs(
             yield f"{index} hand_over", jax.make_jaxpr(phase.hand_over)(key, server, before)
             server = jax.eval_shape(phase.hand_over, key, server, before)
         before = server
-        for name, function, arguments in _calls(one, (key, uid, data, server), number, channels):
+        taking_part = number if phase.everyone or one.traits.full_cohort else cohort
+        for name, function, arguments in _calls(one, (key, uid, data, server), taking_part, channels):
             yield f"{index} {name}", jax.make_jaxpr(function)(*arguments)
     outputs = jax.eval_shape(method.model.apply, jax.eval_shape(method.model.init, key), data.train.all().x)
     batch = jax.eval_shape(lambda: data.train.all())
@@ -209,11 +216,11 @@ Call: TypeAlias = tuple[str, Callable[..., Any], tuple[Any, ...]]
 
 
 def _calls(
-    method: Method, shapes: tuple[Any, Any, Data, Tree], num_clients: int, channels: tuple[Channel, ...]
+    method: Method, shapes: tuple[Any, Any, Data, Tree], cohort: int, channels: tuple[Channel, ...]
 ) -> Iterator[Call]:
     """(name, function, shapes of its arguments) of all that a method computes in one phase, for one client.
 
-    ``shapes`` are those of a key, of a uid, of the client's data and of the server state.
+    ``shapes`` are those of a key, of a uid, of the client's data and of the server state; ``cohort`` clients take part.
     """
     key, uid, data, server = shapes
     download, offer = jax.eval_shape(method.send, server, uid), jax.eval_shape(method.offered, server, uid)
@@ -221,7 +228,7 @@ def _calls(
     upload, _, _ = jax.eval_shape(method.train, key, download, private, data)
     served = jax.eval_shape(method.serve, key, offer, private, data)
     uploads, weight, uids = jax.tree.map(
-        lambda leaf: _shape((num_clients, *leaf.shape), leaf.dtype), (upload, _shape((), jnp.float32), uid)
+        lambda leaf: _shape((cohort, *leaf.shape), leaf.dtype), (upload, _shape((), jnp.float32), uid)
     )
     views, traits = method.views, method.traits
     known: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -274,23 +281,7 @@ def _constants(program: ClosedJaxpr) -> Iterator[bytes]:
             elif isinstance(value, Jaxpr):
                 yield from _constants(ClosedJaxpr(value, ()))
             elif callable(value) and "callback" in equation.primitive.name:
-                yield from _code(getattr(value, "callback_func", value))
-
-
-def _code(function: Any) -> Iterator[bytes]:
-    """What can be seen of a Python function: its code, and what it closes over; what cannot be said is never the same."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return
-    yield code.co_code + repr([one for one in code.co_consts if isinstance(one, str | int | float)]).encode()
-    for cell in function.__closure__ or ():
-        value = cell.cell_contents
-        if isinstance(value, np.ndarray | np.generic | jax.Array):
-            yield np.asarray(value).tobytes()
-        elif callable(value) and hasattr(value, "__code__"):
-            yield from _code(value)
-        else:
-            yield (describe(value) or uuid.uuid4().hex).encode()
+                yield from code_of(getattr(value, "callback_func", value))
 
 
 @cache

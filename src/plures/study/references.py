@@ -25,6 +25,7 @@ import polars as pl
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from plures._version import __version__
 from plures.data import Federation
 from plures.errors import Unsupported
 from plures.study.reference_clients import TRAIN, ReferenceClients, reference_clients
@@ -143,7 +144,7 @@ def is_useless(score: float | None, trivial: float | None, *, higher_is_better: 
 def data_mark(federation: Federation, unseen: Federation | None, model: Model) -> str:
     """What references are of: those that were computed fit as long as this does not change."""
     others = "none" if unseen is None else unseen.fingerprint
-    return f"{federation.fingerprint} {others} {model.task} {model.score}"
+    return f"{federation.fingerprint} {others} {model.task} {model.score} {__version__}"
 
 
 def _rank(name: str) -> tuple[int, str]:

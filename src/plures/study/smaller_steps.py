@@ -13,9 +13,9 @@ import polars as pl
 from plures.engine.identity import identify
 from plures.method import Method
 from plures.study.comparison import honest_of
+from plures.study.curvature import loss_at_start
 from plures.study.disk.layout import score_column
 from plures.study.disk.runs import RunTables
-from plures.study.curvature import loss_at_start
 
 if TYPE_CHECKING:
     from plures.study.grid import Grid, PlannedRun
@@ -41,7 +41,9 @@ def repeat_broken(
     grid: Grid, tables: Tables, again: Again, play: Callable[[Grid, PlannedRun], RunTables]
 ) -> tuple[Grid, Tables]:
     """The grid and the tables after every method with a run that broke down was run anew, with all its seeds."""
-    starts = {model: loss_at_start(model, grid.federation) for model in {one.model for one in grid.methods.values()}}
+    starts = {
+        model: loss_at_start(model, grid.federation) for model in {one.model for one in grid.methods.values()}
+    }
     for label, start in [(label, starts[method.model]) for label, method in grid.methods.items()]:
         while any(broke_down(one, start) for (name, _), one in tables.items() if name == label):
             found = again(label)

@@ -7,8 +7,8 @@ import pytest
 from plures.data import Federation
 from plures.data.worlds import linear_clusters
 from plures.models import linear
-from plures.study.tuning import step_size
 from plures.study.curvature import curvature_step, sample_of
+from plures.study.tuning import step_size
 from plures.study.tuning.outcomes import Outcome
 from plures.study.tuning.step_size import choose, find_step_sizes, nearest_rung, next_rung, step
 from plures.types import Plan

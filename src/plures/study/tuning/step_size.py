@@ -28,11 +28,11 @@ from plures.engine import Settings
 from plures.engine.identity import Identity, identify
 from plures.errors import BadFile
 from plures.study.comparison import ALONE, GLOBAL
+from plures.study.curvature import curvature_step
 from plures.study.disk import layout
 from plures.study.disk.runs import OF_DATA
 from plures.study.grid import StudyProgress, honest_rows, teller
 from plures.study.sweep import number_text
-from plures.study.curvature import curvature_step
 from plures.study.tuning.outcomes import KeptTrials, Outcome, outcome_of, without_test
 from plures.study.tuning.trial import Trial, TrialSetup
 from plures.types import Model, Plan
