@@ -56,10 +56,16 @@ def test_a_study_need_not_have_them_and_may_get_them_later(tmp_path, computed):
 
 def test_without_them_a_study_says_the_same_when_it_is_opened_again(tmp_path):
     """What is useless is judged by the trivial predictor, which is kept all the same."""
-    study = Study(**{**SETTINGS, "plan": {"lr": 1e-9}}, references=False).run(tmp_path)
+    far = {
+        "data": {"name": "linear_clusters", "options": {"num_clients": 4}},
+        "model": "least_squares",
+        "plan": {"lr": 2.5},
+    }
+    study = Study(**{**SETTINGS, **far}, references=False).run(tmp_path)
 
     again = plures.open_study(tmp_path)
 
+    assert study.leaderboard["against_best"].to_list() == ["useless", "useless"]
     assert again.recommendation == study.recommendation
     assert again.leaderboard["against_best"].to_list() == study.leaderboard["against_best"].to_list()
     assert list(read_references(tmp_path).means) == ["trivial"]
