@@ -56,7 +56,7 @@ def leaderboard(result: Comparison, *, width: int = 80) -> Table:
         for row in board.iter_rows(named=True)
     ]
     rows += [
-        (Text(name, "dim"), said(mean), *["-"] * 6, "reference") for name, mean in result.reference_means.items()
+        (Text(name, "dim"), said(mean), *["-"] * 6, "ref.") for name, mean in result.reference_means.items()
     ]
     return plain_table(f"Personal {result.metric} on test rows, over clients and seeds", columns, rows)
 
@@ -64,7 +64,7 @@ def leaderboard(result: Comparison, *, width: int = 80) -> Table:
 LEGEND = (
     f"{MARK} recommended, by valid rows; mean ± half of its 95 % interval (bootstrap over clients and seeds); worst 10 %: nine in ten clients do better; "
     "below alone: clients worse off than with local_only; unseen: mean over held-out clients; steps: gradient steps per client; "
-    "reference: not federated"
+    "ref.: a reference that is not federated"
 )
 
 
