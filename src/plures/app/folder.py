@@ -163,7 +163,7 @@ class OpenedRun(NamedTuple):
 
 
 def run_in(folder: Path, method: str | None, seed: int | None, given: StudyInputs = StudyInputs()) -> OpenedRun:
-    """A run of a study: by default the first of the leaderboard with the first seed."""
+    """A run of a study: by default the recommended method with the first seed."""
     settings, unsaid = exportable(folder)
     method, seed = _chosen(folder, settings, method, seed)
     place = layout.run_folder(folder, method, seed)

@@ -25,7 +25,7 @@ def export_command(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every client.")] = False,
     method: Annotated[
-        str | None, typer.Option("--method", "-m", help="Default: the best of the leaderboard.")
+        str | None, typer.Option("--method", "-m", help="Default: the recommended one.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Default: the study's first.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Default: DIR/models/METHOD/seed-N.")] = None,
