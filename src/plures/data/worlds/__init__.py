@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plures.data.worlds.clusters import linear_clusters, logistic_clusters
 from plures.data.worlds.known_optima import cube_regression, ellipses, quadratics
-from plures.data.worlds.means import centered_offsets, mean_estimation, mean_estimation_risk
+from plures.data.worlds.means import centered_offsets, mean_estimation
 from plures.data.worlds.offsets import linear_offsets, logistic_offsets
 from plures.data.worlds.symbols import density, density_truth, one_or_any, partition_loss
 from plures.data.worlds.world import World
@@ -21,7 +21,6 @@ __all__ = [
     "logistic_clusters",
     "logistic_offsets",
     "mean_estimation",
-    "mean_estimation_risk",
     "one_or_any",
     "partition_loss",
     "quadratics",
