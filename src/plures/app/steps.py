@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plures.errors import BadFile
 from plures.method import Method
 from plures.study.disk import layout
 from plures.study.smaller_steps import SMALLER, TIMES
-from plures.study.tuning.outcomes import read_chosen
+from plures.study.tuning.outcomes import read_chosen, write_chosen
 from plures.study.tuning.step_size import StepSizes
 
 Chosen = dict[str, tuple[str, float]]
@@ -49,11 +48,10 @@ class FoundSteps:
         """Write what was chosen, so that going on, exporting and the page know it."""
         if self.out is None:
             return
-        chosen = {label: {"method": text, "lr": lr} for label, (text, lr) in self.now.items()}
         file = self.out / layout.TUNING / layout.CHOSEN
         before = layout.read_json(file) if file.exists() else {}
-        about = {**before, "chosen": {**before.get("chosen", {}), **chosen}, "quartered": self.times}
-        layout.write_json(file, {"said": list(self.said), **about})
+        chosen = {**read_chosen(self.out), **self.now}
+        write_chosen(self.out, {"said": list(self.said), **before, "chosen": chosen, "quartered": self.times})
 
 
 def steps_of(
@@ -76,11 +74,10 @@ def quartered(out: Path | None) -> dict[str, int]:
     file = None if out is None else out / layout.TUNING / layout.CHOSEN
     if file is None or not file.exists():
         return {}
-    try:
-        read_chosen(file.parents[1])
-        return {str(label): int(one) for label, one in layout.read_json(file).get("quartered", {}).items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise BadFile(f"{file} is damaged: {error}") from error
+    read_chosen(file.parents[1])
+    return layout.read_as(
+        lambda found: {str(label): int(one) for label, one in found.get("quartered", {}).items()}, file
+    )
 
 
 def _kept(found: FoundSteps) -> FoundSteps:

@@ -28,6 +28,7 @@ def advise_command(
 ) -> None:
     """Say in about a minute whether personalization can pay, which family of methods fits, and which study to run."""
     from plures.advise import advise
+    from plures.study.disk.layout import RESOLVED
 
     if out is not None and out.exists() and not out.is_dir():
         raise BadValue("out", str(out), "a folder")
@@ -39,8 +40,8 @@ def advise_command(
     tell_notes(seen)
     show_advice(found, out, f"to begin with: {found.first}", f"to run: {command_of(study, context.params)}")
     if out is not None:
-        (out / "study.toml").write_text(toml_of(study))
-        say(f"or: plures run {shlex.quote(str(out / 'study.toml'))}")
+        (out / RESOLVED).write_text(toml_of(study))
+        say(f"or: plures run {shlex.quote(str(out / RESOLVED))}")
 
 
 def study_for(found: FamilyAdvice, part: DataPart, imports: Sequence[str] = ()) -> Study:

@@ -13,7 +13,6 @@ rows it is the ceiling alone. Test rows are not there.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +25,10 @@ from plures.builders import build_model, default_model
 from plures.data import Federation
 from plures.engine import Settings
 from plures.engine.identity import Identity, identify
-from plures.errors import BadFile
 from plures.study.comparison import ALONE, GLOBAL
 from plures.study.curvature import curvature_step
 from plures.study.disk import layout
-from plures.study.disk.runs import OF_DATA
+from plures.study.disk.runs import IDENTITY, differences, refuse_other
 from plures.study.grid import StudyProgress, honest_rows, teller
 from plures.study.sweep import number_text
 from plures.study.tuning.outcomes import KeptTrials, Outcome, outcome_of, without_test
@@ -100,7 +98,7 @@ def find_step_sizes(
         return before
     found = search.sizes(ends)
     if out is not None:
-        about = {**asdict(found), "identity": dict(identity.parts)}
+        about = {**asdict(found), IDENTITY: dict(identity.parts)}
         layout.write_json(Path(out) / layout.TUNING / layout.STEPS, about)
     return found
 
@@ -226,13 +224,13 @@ def _read(out: str | Path | None, identity: Identity) -> StepSizes | None:
     file = None if out is None else Path(out) / layout.TUNING / layout.STEPS
     if file is None or not file.exists():
         return None
-    try:
-        about = json.loads(file.read_text())
-        before = about.pop("identity")
-        settings, other = identity.difference(before, but=OF_DATA), identity.difference(before)
-        found = StepSizes(**{**about, "said": tuple(about["said"])})
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BadFile(f"{file} is damaged: {error}; remove it to search again") from error
-    if settings is None and other is not None:
-        raise BadFile(f"the data changed since the step sizes in {file} were found; use another folder")
-    return found if other is None else None
+
+    def parse(about: Any) -> tuple[tuple[str | None, str | None], StepSizes]:
+        before = differences(identity, about.pop(IDENTITY))
+        return before, StepSizes(**{**about, "said": tuple(about["said"])})
+
+    (settings, data), found = layout.read_as(parse, file, advice="; remove it to search again")
+    if settings is not None:
+        return None
+    refuse_other(None, data, "", f"the step sizes in {file} were found")
+    return found
