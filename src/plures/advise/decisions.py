@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from plures.advise.advice import Advice
 from plures.advise.choice import ROUNDING, Candidate, RowLosses, choose, paired_gain, population_best
 from plures.advise.families import DECISIONS, ModelFamily
-from plures.advise.joining import joining_words
 from plures.advise.preparation import distinct_rows, standard_targets
 from plures.data import Federation
 from plures.engine import AttackSummary, Run, Runner, Settings
 from plures.engine.attackers import attackers_of, check_attackers
 from plures.errors import BadData, BadValue, UnknownChoice
 from plures.method import Method
+from plures.study.bounds import joining_words
 from plures.study.comparison import ALONE, honest_of
 from plures.study.disk import layout
 from plures.study.disk.results import about_attackers
