@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from plures.advise.families import FAMILIES, ModelFamily
+from plures.study.disk import layout
 from plures.study.statistics import Interval, bootstrap
 
 
@@ -25,7 +26,7 @@ class Advice(ABC):
     COMMAND: ClassVar[str]
     LOOKS: ClassVar[str]
     """What the answer rests on, said where two answers differ."""
-    SUMMARY: ClassVar[str] = "summary.json"
+    SUMMARY: ClassVar[str] = layout.SUMMARY
 
     @property
     @abstractmethod

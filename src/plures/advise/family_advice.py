@@ -28,6 +28,7 @@ from plures.advise.preparation import POOLED
 from plures.data import Federation
 from plures.data.measure import measure_differences
 from plures.errors import UserError
+from plures.study.disk import layout
 from plures.study.statistics import Interval
 from plures.types import Floats
 
@@ -87,7 +88,7 @@ class FamilyAdvice(Advice):
     """
 
     QUESTION = "which family of methods fits?"
-    SUMMARY = "advice.json"
+    SUMMARY = layout.ADVICE
     COMMAND = "plures advise"
     LOOKS = "rows held out in folds, of linear models with squared errors"
 

@@ -269,4 +269,4 @@ def folder_name(text: str) -> str:
     if len(name.encode()) > LONGEST:
         start = name.encode()[:LONGEST].decode(errors="ignore")
         return f"{start}~{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    return name if name.strip(".") else name.replace(".", "%2E")
+    return layout.undotted(name)

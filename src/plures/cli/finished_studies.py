@@ -91,14 +91,14 @@ def diff_command(
 
 def print_variants(folder: Path, out: Path | None = None) -> Path:
     """Print what to take in each of several studies, and write their table and their page."""
-    from plures.report.page import NAME, write_page
+    from plures.report.page import write_page
     from plures.report.variants import variants_table, write_variants_page
     from plures.study.disk import layout
     from plures.study.variants import read_variants
 
     found = read_variants(folder)
     for one in found.studies.values():
-        if not (one.folder / NAME).exists():
+        if not (one.folder / layout.PAGE).exists():
             write_page(one)
     found.table.write_csv(folder / layout.VARIANTS_CSV)
     found.table.write_parquet(folder / layout.VARIANTS_TABLE)

@@ -109,9 +109,9 @@ def with_estimate(
     tell: Callable[[StudyProgress], None], sweep: Sweep, folder: Path, clock: Callable[[], float] = time.monotonic
 ) -> Callable[[StudyProgress], None]:
     """The hook, which also says how long the sweep will still take when the first of its runs is over."""
-    from plures.study.disk.layout import run_folder
+    from plures.study.disk.layout import DONE, run_folder
 
-    jobs = [run_folder(folder, label, seed) / "done.json" for label in sweep.built for seed in sweep.seeds]
+    jobs = [run_folder(folder, label, seed) / DONE for label in sweep.built for seed in sweep.seeds]
     waiting = [index for index, file in enumerate(jobs) if not file.exists()]
     start, more = clock(), len(waiting) - 1
 

@@ -7,18 +7,6 @@ from plures.contract.checks import CHECKS, traffic_is_as_committed, traffic_row,
 from plures.contract.errors import ContractBroken
 from plures.registry import Entry
 
-__all__ = [
-    "CHECKS",
-    "Bench",
-    "ContractBroken",
-    "Subject",
-    "check_method",
-    "subjects",
-    "traffic_is_as_committed",
-    "traffic_row",
-    "variances_stay_positive",
-]
-
 
 def check_method(entry: Entry) -> None:
     """Run every check on one registered method; raises ``ContractBroken`` at the first that fails."""

@@ -17,17 +17,15 @@ from plures.engine.attackers import forecast_of
 from plures.engine.check import check_fit, check_kinds
 from plures.engine.clients import layout_of, on_device
 from plures.engine.identity import lay_out
-from plures.engine.patience import has_settled
 from plures.engine.phases import Span
 from plures.engine.prepared import Prepared
 from plures.engine.private_rows import DiskStore
-from plures.engine.progress import Progress, mean_known
-from plures.engine.record import Record
+from plures.engine.record import Progress, Record, mean_known
 from plures.engine.result import Run
 from plures.engine.round import Family
 from plures.engine.rounds import play, walk
 from plures.engine.saving import begin, move_rows, save
-from plures.engine.scoring import record_scores
+from plures.engine.scoring import has_settled, record_scores
 from plures.engine.settings import Settings
 from plures.engine.state import State, next_state
 from plures.errors import MethodWarning, Unsupported

@@ -18,9 +18,8 @@ from plures.advise.fusion import FusedModels
 from plures.advise.tradeoff import Tradeoff
 from plures.advise.worth import Worth
 from plures.advise.worth_wording import strength_of
-from plures.report.figures import COLORS
+from plures.report.figures import COLORS, plain, save_figures
 from plures.report.fusion_figures import fusion_figures
-from plures.report.panels import plain, save_figures
 from plures.report.tradeoff_figures import tradeoff_figures
 
 matplotlib.use("Agg")

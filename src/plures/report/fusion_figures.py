@@ -15,8 +15,7 @@ import numpy as np
 import polars as pl
 
 from plures.advise.fusion import FusedModels
-from plures.report.figures import COLORS
-from plures.report.panels import legend_below, panels, plain
+from plures.report.figures import COLORS, legend_below, panels, plain
 from plures.solvers import AlphaInterval, certified_interval
 from plures.solvers import ClusterPath as Solutions
 

@@ -12,8 +12,7 @@ import polars as pl
 from plures.advise.advice import mean_interval
 from plures.advise.families import ENDS
 from plures.advise.tradeoff import Tradeoff, ValueCurve
-from plures.report.figures import COLORS
-from plures.report.panels import legend_below, plain
+from plures.report.figures import COLORS, legend_below, plain
 from plures.wording import counted, said_mb, unit_of
 
 matplotlib.use("Agg")

@@ -7,13 +7,12 @@
     choice     by the mean over clients of the valid loss; of those within 1 % of the best, the smallest step
 
 Training alone has a race of its own, so that this end of the comparison is honest; every other method takes FedAvg's step.
-Attacks and other channels are left out: what they do to uploads says nothing of how far a client may step. Without valid
+What was found is kept in the study's folder, and made smaller for who breaks down. Attacks and other channels are left out: what they do to uploads says nothing of how far a client may step. Without valid
 rows it is the ceiling alone. Test rows are not there.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,14 +25,15 @@ from plures.builders import build_model, default_model
 from plures.data import Federation
 from plures.engine import Settings
 from plures.engine.identity import Identity, identify
-from plures.errors import BadFile
+from plures.method import Method
 from plures.study.comparison import ALONE, GLOBAL
 from plures.study.curvature import curvature_step
 from plures.study.disk import layout
-from plures.study.disk.runs import OF_DATA
+from plures.study.disk.runs import IDENTITY, differences, refuse_other
 from plures.study.grid import StudyProgress, honest_rows, teller
+from plures.study.smaller_steps import SMALLER, TIMES
 from plures.study.sweep import number_text
-from plures.study.tuning.outcomes import KeptTrials, Outcome, outcome_of, without_test
+from plures.study.tuning.outcomes import KeptTrials, Outcome, outcome_of, read_chosen, without_test, write_chosen
 from plures.study.tuning.trial import Trial, TrialSetup
 from plures.types import Model, Plan
 
@@ -100,7 +100,7 @@ def find_step_sizes(
         return before
     found = search.sizes(ends)
     if out is not None:
-        about = {**asdict(found), "identity": dict(identity.parts)}
+        about = {**asdict(found), IDENTITY: dict(identity.parts)}
         layout.write_json(Path(out) / layout.TUNING / layout.STEPS, about)
     return found
 
@@ -226,13 +226,86 @@ def _read(out: str | Path | None, identity: Identity) -> StepSizes | None:
     file = None if out is None else Path(out) / layout.TUNING / layout.STEPS
     if file is None or not file.exists():
         return None
-    try:
-        about = json.loads(file.read_text())
-        before = about.pop("identity")
-        settings, other = identity.difference(before, but=OF_DATA), identity.difference(before)
-        found = StepSizes(**{**about, "said": tuple(about["said"])})
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BadFile(f"{file} is damaged: {error}; remove it to search again") from error
-    if settings is None and other is not None:
-        raise BadFile(f"the data changed since the step sizes in {file} were found; use another folder")
-    return found if other is None else None
+
+    def parse(about: Any) -> tuple[tuple[str | None, str | None], StepSizes]:
+        before = differences(identity, about.pop(IDENTITY))
+        return before, StepSizes(**{**about, "said": tuple(about["said"])})
+
+    (settings, data), found = layout.read_as(parse, file, advice="; remove it to search again")
+    if settings is not None:
+        return None
+    refuse_other(None, data, "", f"the step sizes in {file} were found")
+    return found
+
+
+Chosen = dict[str, tuple[str, float]]
+"""By label: a method's text, and its step size."""
+
+
+@dataclass(frozen=True, eq=False)
+class FoundSteps:
+    """What every method is trained with; ``build(text, lr)`` makes it. ``times``: how often whose step was quartered."""
+
+    chosen: Chosen
+    times: dict[str, int]
+    build: Callable[[str, float], Method]
+    out: Path | None
+    said: tuple[str, ...]
+
+    @property
+    def now(self) -> Chosen:
+        """The step sizes as they are now."""
+        return {name: (text, lr / SMALLER ** self.times.get(name, 0)) for name, (text, lr) in self.chosen.items()}
+
+    def methods(self) -> dict[str, Method]:
+        """The methods, ready to run."""
+        return {label: self.build(text, lr) for label, (text, lr) in self.now.items()}
+
+    def again(self, label: str) -> tuple[Method, float] | None:
+        """The method with a quarter of its step; None where that was done often enough."""
+        if self.times.get(label, 0) >= TIMES:
+            return None
+        self.times[label] = self.times.get(label, 0) + 1
+        self.keep()
+        text, lr = self.now[label]
+        return self.build(text, lr), lr
+
+    def keep(self) -> None:
+        """Write what was chosen, so that going on, exporting and the page know it."""
+        if self.out is None:
+            return
+        file = self.out / layout.TUNING / layout.CHOSEN
+        before = layout.read_json(file) if file.exists() else {}
+        chosen = {**read_chosen(self.out), **self.now}
+        write_chosen(self.out, {"said": list(self.said), **before, "chosen": chosen, "quartered": self.times})
+
+
+def steps_of(
+    found: StepSizes, texts: Sequence[str], build: Callable[[str, float], Method], out: Path | None
+) -> FoundSteps:
+    """The step sizes that were found, for methods by their texts."""
+    chosen = {text: (text, found.of(text)) for text in texts}
+    return _kept(FoundSteps(chosen, quartered(out), build, out, found.said))
+
+
+def steps_of_tuned(
+    chosen: Mapping[str, tuple[str, float]], build: Callable[[str, float], Method], out: Path, times: dict[str, int]
+) -> FoundSteps:
+    """The step sizes that tuning chose; ``times`` are those of before."""
+    return _kept(FoundSteps(dict(chosen), times, build, out, ()))
+
+
+def quartered(out: Path | None) -> dict[str, int]:
+    """How often whose step size was quartered in the study of a folder."""
+    file = None if out is None else out / layout.TUNING / layout.CHOSEN
+    if file is None or not file.exists():
+        return {}
+    read_chosen(file.parents[1])
+    return layout.read_as(
+        lambda found: {str(label): int(one) for label, one in found.get("quartered", {}).items()}, file
+    )
+
+
+def _kept(found: FoundSteps) -> FoundSteps:
+    found.keep()
+    return found
