@@ -169,7 +169,7 @@ def near(model: Model, anchor: Weights, lam: Array | float) -> Loss:
     return loss
 
 
-def with_proximal_term(plan: Plan, lam: Array | float) -> Plan:
+def with_proximal_term(plan: Plan, lam: float) -> Plan:
     """The plan with a step size for an objective with (lam / 2) |params - anchor|^2 added: lr / (1 + lr lam).
 
     A gradient step of that size is a step of size lr on the objective alone, explicit, and on the proximal term, implicit: no

@@ -128,6 +128,7 @@ def find_steps(prepared: PreparedStudy, out: Path, listener: Listener) -> tuple[
             seeds=study.seeds,
             out=out,
             progress=tell,
+            degrees=study.tune is None,
             **prepared.running,
         )
     for line in found.said:

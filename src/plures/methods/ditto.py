@@ -3,8 +3,10 @@
     shared  w    minimizes  sum_k m_k L_k(w)                     (as FedAvg)
     own     v_k  minimizes  L_k(v_k) + (lam / 2) |v_k - w|^2,   by steps of size lr / (1 + lr lam)
 
-The paper steps with lr; a step that suits L_k alone is then too long, and what is held near w in name swings around it: on
-digits of 4 rotations, with lam = 1 and the step that FedAvg is best with, 29 % are right, with this step 89 %. A client that took part in no round (one never seen, say) has no own model. When it is served it makes one of the shared
+The paper steps with lr. What suits L_k alone is then too long, and the own model swings around w: on digits of 4 rotations,
+with lam = 1 and the step that FedAvg is best with, 29 % are right; with this step 89 %.
+
+A client that took part in no round (one never seen, say) has no own model. When it is served it makes one of the shared
 model by the same rule, for ``newcomer_epochs`` on the rows it brings; with none it gets the shared model.
 
 Li, Hu, Beirami, Smith: Ditto, ICML 2021. arXiv 2012.04221.
