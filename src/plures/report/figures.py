@@ -54,7 +54,7 @@ def overview(result: Comparison, path: Path) -> Path:
     names = board["method"].to_list()
     sound = [name for name in names if name in result.compared]
     colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(names)}
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 0.45 * len(names) + 2.6), layout="constrained")
+    figure, (left, right) = panels(2, 5.5, 0.45 * len(names) + 2.6)
     for place, row in enumerate(board.iter_rows(named=True)):
         color = colors[row["method"]]
         if row["against_best"] in UNSOUND or row["mean"] is None:
