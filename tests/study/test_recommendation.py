@@ -110,10 +110,34 @@ def test_who_loses_decides_before_work():
 
 @pytest.mark.parametrize("mb", [1.9, 2.9])
 def test_a_megabyte_or_less_than_double_counts_for_nothing(mb):
-    scores = {"fedavg": BASE + WIGGLE, "ditto": BASE + 0.002 + WIGGLE}
-    cheap = {"fedavg": 1.0, "ditto": 1.9} if mb < 2 else {"fedavg": 1.5, "ditto": 2.9}
+    scores = {"apfl": BASE + WIGGLE, "ditto": BASE + 0.002 + WIGGLE}
+    cheap = {"apfl": 1.0, "ditto": 1.9} if mb < 2 else {"apfl": 1.5, "ditto": 2.9}
 
     assert recommend(comparison(scores, mb=cheap)).advice == "ditto"
+
+
+def test_what_is_no_better_in_any_column_gives_way_to_the_simpler_one():
+    """ditto is 0.002 ahead on valid rows, for less than twice the steps: one model for all will do, and it is said why."""
+    steps = {"fedavg": 100, "ditto": 190}
+    found = recommend(comparison({"fedavg": BASE + WIGGLE, "ditto": BASE + 0.002 + WIGGLE}, steps=steps))
+
+    assert found.advice == "fedavg"
+    assert "ditto is as good on valid rows (0.002 apart), but fedavg is simpler." in found.sentences[0]
+
+
+def test_the_trivial_predictor_is_told_of_soon_and_an_error_has_no_negative_bound():
+    few = np.array([0.2, 1.9])
+    found = recommend(
+        comparison(
+            {"local_only": few},
+            higher=False,
+            metric="rmse",
+            references=yardsticks({"trivial": 1.04}, "rmse", False),
+        )
+    )
+
+    assert "(0.000 to" in found.text
+    assert "trivial does better (1.040)" in found.text
 
 
 def test_what_another_method_matches_in_every_column_is_never_taken():

@@ -423,6 +423,8 @@ def test_progress_is_told():
         (0.39, 0.5, True, "accuracy", True),  # error 0.61 over 0.6
         (0.41, 0.5, True, "accuracy", False),
         (0.41, 0.5, True, "auc", False),
+        (0.927, 0.953, True, "accuracy", True),
+        (0.975, 0.982, True, "accuracy", False),  # two fifths more errors, but fewer than one row in a hundred
         (1.21, 1.0, False, "rmse", True),
         (1.19, 1.0, False, "rmse", False),
         (2e13, 2.0, False, "rmse", True),

@@ -213,7 +213,8 @@ class Comparison:
             return dict.fromkeys(columns)
         sign = 1 if self.higher_is_better else -1
         mine, other = self.scores(name), self.scores(end)
-        gain = bootstrap(sign * (mine - other))
+        with np.errstate(invalid="ignore"):  # two infinite losses
+            gain = bootstrap(sign * (mine - other))
         worse = share_worse(over_seeds(mine), over_seeds(other), higher_is_better=self.higher_is_better)
         return dict(zip(columns, (worse, gain.mean, gain.low, gain.high), strict=True))
 

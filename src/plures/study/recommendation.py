@@ -6,7 +6,8 @@
        of an accuracy is 1, that of an error what the trivial predictor makes.
     3. What another sound method matches or beats in every column of ``COLUMNS`` is no candidate.
     4. Among candidates each column in turn keeps those that are about as good as the best one there: worst tenth of
-       clients, newcomers, clients below training alone, gradient steps, megabytes. The better mean decides what is left.
+       clients, newcomers, clients below training alone, gradient steps, megabytes. Of what is left one of the two ends, which
+       are the simplest, goes before other methods; then the better mean.
 
 Test rows only report, but for one thing: what breaks down or is useless on them is not recommended. Where fewer than half of
 the clients have valid rows test rows choose, and that is said. Test rows are other rows of the same clients, so the winner's
@@ -27,7 +28,8 @@ from scipy.stats import norm, t
 
 from plures.study.comparison import ALONE, GLOBAL, UNSOUND, Comparison, knows_groups
 from plures.study.pairs import LEVEL, Pair
-from plures.study.statistics import over_seeds, worst_decile
+from plures.study.references import TRIVIAL
+from plures.study.statistics import mean_of, over_seeds, worst_decile
 from plures.wording import counted, joined, said_mb
 
 MARGIN = 0.005
@@ -36,8 +38,8 @@ MARGIN = 0.005
 Twice as far is close enough where noise alone could make the difference.
 """
 
-LOSS, AHEAD = 0.02, 0.01
-"""Shares of the score's range: a client is worse off that loses more; a reference that is better by more is told of."""
+LOSS, AHEAD, LITTLE = 0.02, 0.01, 0.001
+"""Shares of the score's range: a client is worse off that loses more; a reference that is better by more is told of, the trivial one soon."""
 
 BOUNDED = ("accuracy", "auc")
 ENDS = {GLOBAL: "one model for all", ALONE: "training alone"}
@@ -152,7 +154,8 @@ class Choice:
     @cached_property
     def advice(self) -> str:
         """The method to take."""
-        return self._steps[-1][1][0]
+        left = self._steps[-1][1]
+        return next((name for name in left if name in ENDS), left[0])
 
     @property
     def reason(self) -> str:
@@ -162,7 +165,7 @@ class Choice:
             if self.best in left and self.best not in kept and column is not None:
                 return column.said
             left = kept
-        return ""
+        return "" if self.advice == self.best else "is simpler"
 
     @cached_property
     def _steps(self) -> list[tuple[Criterion | None, list[str]]]:
@@ -201,7 +204,7 @@ class Choice:
         each = over_seeds(self.result.scores(name, split=self.split))
         others = self.result.scores(name, seen=False, split=self.split)
         worst = worst_decile(each, higher_is_better=better)
-        unseen = _mean(others) if others.size else np.nan
+        unseen = mean_of(others) if others.size else np.nan
         worse = None
         if ALONE in self.sound:
             gains = self.result.gains(name, ALONE, split=self.split)
@@ -258,8 +261,9 @@ class _Words:
     def first(self) -> str:
         """What to take, how well it does, and how it stands against the two ends."""
         low, high = simultaneous(self.row, len(self.choice.sound), self._clients)
-        if self.result.metric in BOUNDED:
-            low, high = max(low, 0.0), min(high, 1.0)
+        # Accuracies lie between 0 and 1, and errors that are no losses have no sign.
+        low = low if self.result.metric == "loss" else max(low, 0.0)
+        high = min(high, 1.0) if self.result.metric in BOUNDED else high
         interval = f" ({self._said(low)} to {self._said(high)})" if np.isfinite(low) else ""
         score = f"mean test {self.result.metric} {self._said(self.row['mean'])}{interval}"
         ends = [end for end in ENDS if end in self.others]
@@ -351,7 +355,8 @@ class _Words:
         """What is to be said where something that is not federated does better."""
         sign = 1.0 if self.result.higher_is_better else -1.0
         ahead = {name: sign * (mean - self.row["mean"]) for name, mean in self.result.reference_means.items()}
-        ahead = {name: gain for name, gain in ahead.items() if gain > AHEAD * self.choice.span}
+        least = {name: LITTLE if name == TRIVIAL else AHEAD for name in ahead}
+        ahead = {name: gain for name, gain in ahead.items() if gain > least[name] * self.choice.span}
         alone = {name: gain for name, gain in ahead.items() if not name.endswith("pooled")}
         if not ahead:
             return []
@@ -370,12 +375,6 @@ def simultaneous(row: Mapping[str, Any], number: int, clients: int) -> tuple[flo
     level = (1 - LEVEL) ** (1 / number)
     times = t.ppf((1 + level) / 2, clients - 1) / norm.ppf(1 - LEVEL / 2)
     return row["mean"] - times * (row["mean"] - row["low"]), row["mean"] + times * (row["high"] - row["mean"])
-
-
-def _mean(values: np.ndarray) -> float:
-    """The mean over clients of (seeds, clients) scores; NaN where there is none."""
-    each = over_seeds(values)
-    return float(np.nanmean(each)) if np.isfinite(each).any() else float("nan")
 
 
 def _nothing(result: Comparison) -> tuple[str, ...]:

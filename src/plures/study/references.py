@@ -34,8 +34,8 @@ from plures.types import Model
 
 TRIVIAL = "trivial"
 SECONDS = 20.0
-WORSE = 0.2
-"""By what share of the trivial predictor's error a score may be worse and still be of use."""
+WORSE, FEW = 0.2, 0.01
+"""By what share of the trivial predictor's error a score may be worse and still be of use; shares that are this small are few rows."""
 
 WIDEST_FOR_TREES = 1024
 FIRST = 3
@@ -116,7 +116,7 @@ def trivial_of(federation: Federation, unseen: Federation | None, model: Model) 
 
 
 def is_useless(score: float | None, trivial: float | None, *, higher_is_better: bool, metric: str) -> bool:
-    """Whether a mean score is of no use: worse than the trivial predictor's by a fifth of that one's error.
+    """Whether a mean score is of no use: worse than the trivial predictor's by a fifth of that one's error, and by a point of accuracy.
 
     The error is 1 - score of an accuracy or an area under the curve, and the score itself of a loss or an RMSE. Who has
     no model at all can still predict a client's mean or most frequent class, so a method that does clearly worse than
@@ -134,7 +134,7 @@ def is_useless(score: float | None, trivial: float | None, *, higher_is_better: 
     if trivial is None or not math.isfinite(trivial):
         return False
     if metric in ("accuracy", "auc"):
-        return 1 - score > (1 + WORSE) * (1 - trivial) + 1e-6  # what rounding does to a perfect score
+        return trivial - score > max(WORSE * (1 - trivial), FEW)
     if higher_is_better:
         score, trivial = -score, -trivial
     # A constant target is predicted without an error, and any other error is infinitely many times as large.

@@ -384,3 +384,23 @@ def test_nan_in_a_parquet_file_is_missing(tmp_path):
     summary = inspect_own(saved(frame, tmp_path / "t.parquet"), TableOptions(client="site", target="y"))
 
     assert [column.missing for column in summary.columns] == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "twice", [lambda frame: pl.concat([frame, frame]), lambda frame: frame[np.arange(2 * len(frame)) // 2]]
+)
+def test_a_table_that_is_written_twice_is_the_same_table(frame, tmp_path, twice):
+    """No copy of a training row is a test row."""
+    once = read_own(saved(frame, tmp_path / "t.parquet"), OPTIONS)
+
+    again = read_own(saved(twice(frame), tmp_path / "t.parquet"), OPTIONS)
+
+    assert "every row is there 2 times; it counts once" in again.notes
+    for field in ("x", "y", "start", "count"):
+        np.testing.assert_array_equal(getattr(once, field), getattr(again, field))
+
+
+def test_rows_that_are_alike_by_chance_stay(frame, tmp_path):
+    some = pl.concat([frame, frame[:5]])
+
+    assert read_own(saved(some, tmp_path / "t.parquet"), OPTIONS).count.sum() == len(some)

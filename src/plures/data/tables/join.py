@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +17,9 @@ from plures.wording import listed
 
 if TYPE_CHECKING:
     import polars as pl
+
+
+INDEX, FEW_ROWS = "\0row", 20
 
 
 class Table(NamedTuple):
@@ -52,9 +56,26 @@ def join_files(files: Files, text: Collection[str], errors: list[UserError]) -> 
     frame = pl.concat([part.select(columns) for part in frames.values()])
     numbers, notes = [part.numbers for part in parts], tuple(note for part in parts for note in part.notes)
     if not files.per_client:
-        return Table(frame, RowPlaces(numbers), None, files.written, notes)
+        return _count_once(Table(frame, RowPlaces(numbers), None, files.written, notes))
     owner = np.repeat(np.arange(len(parts)), [len(own) for own in numbers])
     return Table(frame, RowPlaces(numbers, names), owner, files.written, notes)
+
+
+def _count_once(table: Table) -> Table:
+    """The table with one copy of each row, if all of its rows are there equally often; else as it is.
+
+    Copies would be dealt to training and to test rows, and models judged by rows that they have seen. That rows are alike by
+    chance is not meant: then some are there once.
+    """
+
+    copies = table.frame.with_row_index(INDEX).group_by(table.frame.columns, maintain_order=True).agg(INDEX)
+    times = math.gcd(*copies[INDEX].list.len().to_list())
+    if times < 2 or copies.height < FEW_ROWS:
+        return table
+    kept = copies[INDEX].list.head(copies[INDEX].list.len() // times).explode().sort().to_numpy()
+    places = RowPlaces([np.concatenate(table.places.numbers)[kept]])
+    note = f"every row is there {times} times; it counts once"
+    return table._replace(frame=table.frame[kept], places=places, notes=(*table.notes, note))
 
 
 def _check_columns(first: str, file: str, frames: dict[str, pl.DataFrame]) -> None:
