@@ -7,7 +7,7 @@ WORKERS ?= 2
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster bench-threshold bench-convex bench-fedclup bench-lgmix bench-advice bench-page bench-programs bench-regret pictures docs docs-serve clean reproduce measure layers
+.PHONY: help setup demo test quick test-all check format lint types traffic bench-engine bench-gpu bench-padding bench-scaling bench-data bench-hypcluster bench-threshold bench-convex bench-fedclup bench-lgmix bench-advice bench-page bench-programs bench-defaults bench-regret pictures docs docs-serve clean reproduce measure layers
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -100,6 +100,9 @@ bench-advice: $(READY)  ## Ask for advice on worlds whose answer is known, ten s
 
 bench-programs: $(READY)  ## Time step sizes that share a program and write benchmarks/shared_programs.md
 	$(BIN)/python benchmarks/shared_programs.py
+
+bench-defaults: $(READY)  ## Score every method with its defaults against the better of two ends; writes benchmarks/defaults.md (slow)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/defaults.py
 
 bench-regret: $(READY)  ## Score recommendations on 70 federations and write benchmarks/regret.md (slow)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/regret.py

@@ -7,7 +7,9 @@ import pytest
 
 from plures import Plan
 from plures.app import Study
+from plures.builders import build_method
 from plures.data.worlds import linear_clusters
+from plures.models import linear
 from plures.study.tuning.degree_race import choose, race_degree, raced_option
 from plures.study.tuning.outcomes import Outcome, read_chosen
 from plures.study.tuning.step_size import find_step_sizes
@@ -70,6 +72,16 @@ def test_values_that_break_down_are_not_chosen():
     play = partial(outcome_at(lambda value: 1 / value, refused=(26.0, 6.4)), [])
 
     assert race_degree("ditto", raced_option("ditto"), play)[0] == "ditto:lam=1.6"
+
+
+def test_values_that_the_method_refuses_are_no_part_of_the_race():
+    def play(degree, value, number):
+        build_method(value.label, linear.softmax((2,), 2), plan=Plan())
+        return Outcome(10, 0.0, 1.0)
+
+    _, said = race_degree("apfl", raced_option("apfl"), play)
+
+    assert "over 4 values from 0.002 to 0.5" in said
 
 
 def test_a_method_stays_as_given_where_all_values_break_down():

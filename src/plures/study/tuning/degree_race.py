@@ -56,9 +56,9 @@ def race_degree(text: str, degree: SweptOption, play: Play) -> tuple[str, str]:
     run([middle - 1, middle + 1])
     best = choose(found, degree.center)
     assert best is not None
-    rounds = sum(one.rounds for one in found.values())
-    span = f"{number_text(min(found))} to {number_text(max(found))}"
-    how = f"found by a race over {len(found)} values from {span}, by valid loss, in {rounds} rounds"
+    ran = {value: one.rounds for value, one in found.items() if one.rounds}  # others were refused
+    span = f"{number_text(min(ran))} to {number_text(max(ran))}"
+    how = f"found by a race over {len(ran)} values from {span}, by valid loss, in {sum(ran.values())} rounds"
     return degree.value_at(best).label, f"{text}: {degree.option}={number_text(best)} {how}"
 
 
