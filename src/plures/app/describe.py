@@ -47,6 +47,13 @@ def describe(
     return {**values, UNSAID: unsaid}
 
 
+def study_on(federation: Federation) -> Study | None:
+    """A study on these clients, all of them in training; None where no text names them."""
+    unsaid = dict[str, str]()
+    found = _data(federation, None, unsaid)
+    return None if unsaid else Study(data=found)
+
+
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 

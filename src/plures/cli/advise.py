@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +14,7 @@ from plures.cli.terminal import console, say, show_advice, tell_notes
 from plures.errors import BadValue
 
 if TYPE_CHECKING:
-    from plures.advise import FamilyAdvice
-    from plures.app import DataPart, Study
+    from plures.app import Study
 
 
 @takes_data
@@ -28,29 +27,22 @@ def advise_command(
 ) -> None:
     """Say in about a minute whether personalization can pay, which family of methods fits, and which study to run."""
     from plures.advise import advise
+    from plures.app import Study
 
     if out is not None and out.exists() and not out.is_dir():
         raise BadValue("out", str(out), "a folder")
     part = data_part({**context.params, "name": data})
+    study = Study(imports=context.params["imports"] or (), data=part)
     with console.status("data") as status:
-        seen, _ = part.spec.load()
-        found = advise(seen, tell=status.update)
-    study = study_for(found, part, context.params["imports"] or ())
+        seen, _ = study.federations()
+        found = advise(seen, study=study, tell=status.update)
     tell_notes(seen)
-    show_advice(found, out, f"to begin with: {found.first}", f"to run: {command_of(study, context.params)}")
     if out is not None:
-        (out / "study.toml").write_text(toml_of(study))
-        say(f"or: plures run {shlex.quote(str(out / 'study.toml'))}")
-
-
-def study_for(found: FamilyAdvice, part: DataPart, imports: Sequence[str] = ()) -> Study:
-    """The study that tells the families apart."""
-    from plures.app import make_study
-
-    given: dict[str, Any] = {"imports": imports, "data": part.model_dump(), "methods": found.methods}
-    if found.model is not None:
-        given["model"] = found.model
-    return make_study(given, where="the advice")
+        found.save(out)
+    assert found.study is not None
+    show_advice(found, out, f"to begin with: {found.first}", f"to run: {command_of(found.study, context.params)}")
+    if out is not None:
+        say(f"or: plures run {shlex.quote(str(out / found.STUDY))}")
 
 
 def command_of(study: Study, given: Mapping[str, Any]) -> str:
@@ -63,11 +55,3 @@ def command_of(study: Study, given: Mapping[str, Any]) -> str:
     if study.model is not None:
         words += ["--model", study.model]
     return shlex.join([*words, *(word for name in study.methods or () for word in ("-m", name))])
-
-
-def toml_of(study: Study) -> str:
-    """The study as a file that ``plures run`` takes: what is not as by default."""
-    from plures.app.toml import as_toml
-
-    plain = study.model_dump(mode="json", exclude_defaults=True)
-    return as_toml({**plain, "data": {"name": study.data.name, **plain.get("data", {})}})

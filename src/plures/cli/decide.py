@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from plures.cli.study_options import study_of, takes_study
-from plures.cli.terminal import collect_warnings, fresh_folder, listener, say, show_advice, tell_notes
+from plures.cli.terminal import collect_warnings, fresh_folder, listener, show_advice, tell_notes
 
 
 @takes_study
@@ -19,22 +19,10 @@ def decide_command(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the results.")] = None,
 ) -> None:
     """Say for every client whether it stays global, clusters, personalizes or stays alone, with the evidence."""
-    from plures.advise import default_options, guide
-    from plures.app import claim, tell_forecasts
-    from plures.wrap.norms import norm_said
+    from plures.advise import decide_study
 
-    study, folder = study_of(context.params), out or fresh_folder("decide")
-    prepared, known = study.prepare(), list[str]()
-    if study.methods is None:
-        study = study.model_copy(update={"methods": default_options(prepared.seen)})
-        prepared = study.prepare(data=(prepared.seen, prepared.unseen))
-    screen = listener(known)
-    for name, why in prepared.left_out.items():
-        say(f"left out: {name}: {why}", style="dim")
-    claim(folder, {**prepared.settings, "methods": list(prepared.methods), "command": "decide", "errors": errors})
-    tell_forecasts(prepared, screen)
-    with collect_warnings() as notes, screen.progress() as tell:
-        settings = {"unseen": prepared.unseen, "errors": errors, "progress": tell, **prepared.training}
-        result = guide(prepared.methods, prepared.seen, **settings)
-    show_advice(result, folder, *([] if study.norm == "share" else [norm_said(study.norm)]), beside=prepared.seen)
-    tell_notes(prepared.seen, *(note for note in notes if note not in known))
+    study, folder, known = study_of(context.params), out or fresh_folder("decide"), list[str]()
+    with collect_warnings() as notes:
+        found = decide_study(study, folder, listener(known), errors=errors)
+    show_advice(found, folder, norm=study.norm)
+    tell_notes(found.federation, *(note for note in notes if note not in known))

@@ -59,4 +59,6 @@ def fuse_command(
         fused = fuse_clients(
             federation, how, axes=axes, tell=lambda done, total: bars.update(task, completed=done, total=total)
         )
-    show_advice(fused, out or Path("runs") / f"fuse-{file_name_of(name)}", beside=federation)
+    folder = out or Path("runs") / f"fuse-{file_name_of(name)}"
+    fused.save(folder)
+    show_advice(fused, folder)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from plures.cli.data import Name, data_part, file_name_of, import_words, table_options, takes_data
 from plures.cli.terminal import console, show_advice, tell_notes
-
-if TYPE_CHECKING:
-    from plures.advise import Worth
 
 
 @takes_data
@@ -41,26 +38,15 @@ def worth_command(
         seen, unseen = data_part(context.params).spec.load()
         worth = estimate_worth(seen, options, status.update, unseen=unseen)
     tell_notes(seen)
-    show_advice(worth, out or Path("runs") / f"worth-{file_name_of(name)}", *use_of(worth, context.params))
+    folder = out or Path("runs") / f"worth-{file_name_of(name)}"
+    worth.save(folder)
+    show_advice(worth, folder, *use_of(worth.use, context.params))
 
 
-MODELS = {
-    "least_squares": "least_squares",
-    "logistic": "logistic",
-    "multinomial": "softmax",
-    "squared_hinge": "squared_hinge",
-}
-"""The model of a method that has this loss."""
-
-
-def use_of(worth: Worth, given: Mapping[str, Any]) -> list[str]:
-    """The command that uses lam, where columns are on its scale and one lam for all of them is advised."""
-    model, fits = MODELS.get(worth.clients.loss.name), worth.rows.as_given and worth.degree.is_alike
-    if worth.verdict != "yes" or not fits or model is None or worth.way.endswith("each"):
+def use_of(use: tuple[str, str] | None, given: Mapping[str, Any]) -> list[str]:
+    """The command that uses what is advised: a model and a method, if any."""
+    if use is None:
         return []
-    weighting = "" if worth.options.weighting == "clients" else ",weighting=examples"
     more = ", with the same options of the table" if table_options(given) else ""
-    return [
-        f"to use it: plures {shlex.join(['compare', *import_words(given)])} --data {shlex.quote(given['name'])} --model {model}:ridge={worth.options.ridge:g} "
-        f"-m fedclup:lam={worth.lams[worth.way][0]:.3g}{weighting}{more}"
-    ]
+    words = f"{shlex.join(['compare', *import_words(given)])} --data {shlex.quote(given['name'])}"
+    return [f"to use it: plures {words} --model {use[0]} -m {use[1]}{more}"]
