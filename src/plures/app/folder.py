@@ -33,6 +33,7 @@ from plures.study.grid import StudyProgress
 from plures.study.recommendation import Recommendation, recommend
 from plures.study.rounds_played import rounds_played
 from plures.study.tuning.outcomes import read_chosen
+from plures.study.variants import is_varied
 
 LONGEST = 120
 """Bytes of a folder's name; file systems take 255, and paths have limits too."""
@@ -59,8 +60,12 @@ def open_study(
     """The study in a folder that ``plures compare``, ``plures run``, ``Study.run`` or ``plures.compare`` wrote.
 
     What was made in Python, and what no text can name, is given again where a client's model is wanted: the federation, the
-    methods by their labels, the channels.
+    methods by their labels, the channels. Several studies of one file are opened by ``plures.open_variants``.
     """
+    if is_varied(folder):
+        raise BadFile(
+            f"{folder} holds several studies; plures.open_variants opens them all"
+        )
     return StudyFolder(read_results(folder), StudyInputs(federation, unseen, methods or {}, channels))
 
 
