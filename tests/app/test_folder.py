@@ -58,6 +58,15 @@ def test_a_client_is_found_by_name_and_by_uid(study):
     assert study.client(1).height == 4
 
 
+def test_two_folders_are_held_against_each_other(study, tmp_path):
+    same = study.diff(plures.open_study(study.path))
+    other = Study(**{**ASKED, "methods": ["local_only"], "rounds": 1}).run(tmp_path / "shorter")
+
+    assert (same.same, same.settings, len(same.pairs)) == (True, (), 2)
+    assert study.diff(other).settings == (("rounds", "2", "1"),)
+    assert study.diff(other).only_here == ("fedavg",)
+
+
 def test_mistakes_in_the_settings_are_told_in_one_line():
     with pytest.raises(UserError) as error:
         Study(rounds=0, metods=["fedavg"])

@@ -24,6 +24,7 @@ from plures.method import Channel, Method
 from plures.report.page import write_page
 from plures.report.study_tables import client_rows
 from plures.study.comparison import Comparison
+from plures.study.difference import Difference, differ
 from plures.study.disk import layout
 from plures.study.disk.models import StoredModel, save_model
 from plures.study.disk.results import SavedStudy, check_single, read_results
@@ -113,6 +114,10 @@ class StudyFolder:
     def report(self, path: str | Path | None = None) -> Path:
         """Write the report page, by default ``report.html`` in the folder; returns its path."""
         return write_page(self.saved, path)
+
+    def diff(self, other: StudyFolder) -> Difference:
+        """What differs between this study and another: settings, and methods paired over the clients that both have."""
+        return differ(self.saved, other.saved)
 
     def resume(self, *, progress: Callable[[StudyProgress], None] | None = None) -> StudyFolder:
         """Go on with the study where it stopped; finished runs are not run again."""
