@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import polars as pl
 import pytest
+from written import COMMAND
 
 import plures
 from plures.app import folder as folders
@@ -15,6 +16,7 @@ from plures.app import running
 from plures.app import study as studies
 from plures.app.study import Study
 from plures.cli import run as command
+from plures.cli.study_options import study_of
 from plures.errors import BadFile, UserError
 from plures.methods.fedavg import fedavg
 from plures.report import page_data
@@ -178,6 +180,19 @@ def test_a_folder_of_compare_is_that_of_the_command(study, tmp_path, capsys):
     for words in (["show"], ["report"], ["resume"], ["export", "--client", "0"]):
         assert command([words[0], str(tmp_path), *words[1:]]) == 0
     assert "made in Python" not in capsys.readouterr().out
+
+
+def test_compare_says_which_defaults_of_the_command_are_not_its_own():
+    """Given, they are those of the test above; a study has the command's."""
+    study, said = Study(), " ".join(plures.compare.__doc__.split())
+
+    with COMMAND.commands["compare"].make_context("compare", []) as context:
+        typed = study_of(context.params)
+
+    assert typed == study
+    assert (Plan().epochs, Plan().batch) != (study.plan.epochs, study.plan.batch)
+    assert f"({study.plan.epochs} epochs in batches of {study.plan.batch}, every {study.eval_every} rounds" in said
+    assert f"{study.patience} evaluations)" in said
 
 
 def test_what_no_text_can_name_is_said_in_words_and_can_be_given_again(tmp_path, capsys):

@@ -29,6 +29,9 @@ class Advice(ABC):
     """What the answer rests on, said where two answers differ."""
     SUMMARY: ClassVar[str] = "summary.json"
 
+    federation: Federation | None = None
+    """The clients that it is about, where ``plures advise`` may say something else of them."""
+
     @property
     @abstractmethod
     def verdict(self) -> str:
@@ -76,11 +79,6 @@ class Advice(ABC):
         )
 
         return advice_figures(self)
-
-    @property
-    def federation(self) -> Federation | None:
-        """The clients that it is about, where ``plures advise`` may say something else of them."""
-        return None
 
     @cached_property
     def otherwise(self) -> str | None:

@@ -31,8 +31,7 @@ def decide_study(
         prepared = study.prepare(data=(prepared.seen, prepared.unseen))
     for name, why in prepared.left_out.items():
         listener.say(f"left out: {name}: {why}", "dim")
-    own = {"methods": list(prepared.methods), "command": "decide", "errors": errors}
-    claim(folder, {**prepared.settings, **own})
+    claim(folder, {**prepared.settings, "methods": list(prepared.methods), "command": "decide", "errors": errors})
     tell_forecasts(prepared, listener)
     with listener.progress() as tell:
         settings = {"unseen": prepared.unseen, "errors": errors, "progress": tell, **prepared.training}

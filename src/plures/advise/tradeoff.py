@@ -117,11 +117,7 @@ class Tradeoff(Advice):
     higher_is_better: bool
     attackers: AttackSummary | None = None
     told: tuple[str, ...] = ()
-
-    @property
-    def federation(self) -> Federation:
-        """The clients of the sweep."""
-        return self.sweep.federation
+    federation: Federation | None = None
 
     @property
     def option(self) -> str:

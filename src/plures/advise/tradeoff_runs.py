@@ -118,7 +118,8 @@ def run_sweep(
             **sweep.running,
         )
         curves = tuple(read_curve(folder, setting, sweep, result) for setting in sweep.settings)
-    found = Tradeoff(sweep, curves, result.metric, result.higher_is_better, result.attackers, result.told)
+    known = result.metric, result.higher_is_better, result.attackers, result.told
+    found = Tradeoff(sweep, curves, *known, federation=sweep.federation)
     if out is not None:
         found.save(out)
     return found

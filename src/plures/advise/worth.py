@@ -35,12 +35,7 @@ from plures.wording import counted
 AUTO = ("auto", "auto each")
 WAYS = (*ENDS, *AUTO, "valid", "valid each")
 WEIGHTINGS = ("clients", "examples")
-MODELS = {
-    "least_squares": "least_squares",
-    "logistic": "logistic",
-    "multinomial": "softmax",
-    "squared_hinge": "squared_hinge",
-}
+MODELS = {name: name for name in ("least_squares", "logistic", "squared_hinge")} | {"multinomial": "softmax"}
 """The model of a method that has this loss."""
 CLEAR = 0.05
 """The share of the predicted excess loss that a richer way must save to be worth it; of the whole loss it is ``MARGIN``."""

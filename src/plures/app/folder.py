@@ -64,9 +64,7 @@ def open_study(
     methods by their labels, the channels. Several studies of one file are opened by ``plures.open_variants``.
     """
     if is_varied(folder):
-        raise BadFile(
-            f"{folder} holds several studies; plures.open_variants opens them all"
-        )
+        raise BadFile(f"{folder} holds several studies; plures.open_variants opens them all")
     return StudyFolder(read_results(folder), StudyInputs(federation, unseen, methods or {}, channels))
 
 

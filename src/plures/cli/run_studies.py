@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -90,7 +90,8 @@ def _run(one: Variant, folder: Path) -> None:
 def _begin(now: VariantRun) -> None:
     one, total = now.variants[now.index], len(now.variants)
     if not now.index:
-        said = ", ".join(f"{counted(len(_values(now.variants, name)), 'value')} of {name}" for name in one.varied)
+        values = {name: {repr(other.varied[name]) for other in now.variants} for name in one.varied}
+        said = ", ".join(f"{counted(len(each), 'value')} of {name}" for name, each in values.items())
         say(f"{counted(total, 'variant')}: {said}")
     console.rule(Text(f"variant {now.index + 1} of {total}: {one.label}{_left(now.times, total - now.index)}"))
 
@@ -98,14 +99,6 @@ def _begin(now: VariantRun) -> None:
 def _end(found: Variants, page: Path) -> None:
     console.rule()
     print_variants(found, page)
-
-
-def _values(variants: Sequence[Variant], name: str) -> list[Any]:
-    found: list[Any] = []
-    for one in variants:
-        if one.varied[name] not in found:
-            found.append(one.varied[name])
-    return found
 
 
 def _left(times: Sequence[float], number: int) -> str:
