@@ -48,6 +48,15 @@ CALLS = {
 }
 
 
+LEFT = {
+    "advise": {"advice.json", "advice.png", "clients.csv", "study.toml"},
+    "worth": {"summary.json", "worth.png", "clients.csv", "path.csv"},
+    "fuse": {"summary.json", "path.png", "clusters.png", "bands.png", "clients.csv", "path.csv", "models.npz"},
+    "decide": {"study.json", "summary.json", "decisions.png", "decisions.csv", "decisions.parquet"},
+    "tradeoff": {"study.json", "summary.json", "degree.png", "front.png", "points.csv", "values.csv"},
+}
+
+
 def files_in(folder):
     return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
 
@@ -60,6 +69,7 @@ def test_a_call_leaves_the_files_and_the_summary_of_the_command(command):
     call(Path("mine"))
 
     assert files_in("mine") == files_in("theirs")
+    assert {name for name in files_in("mine") if "/" not in name} >= LEFT[command]
     assert Path("mine", summary).read_text() == Path("theirs", summary).read_text()
 
 

@@ -16,7 +16,7 @@ import polars as pl
 from plures.advise.tradeoff import Tradeoff, ValueCurve
 from plures.app.describe import describe
 from plures.app.ownership import claim
-from plures.app.running import Tell
+from plures.app.running import Listener, Tell
 from plures.data import Federation
 from plures.errors import BadFile
 from plures.study.comparison import Comparison
@@ -39,7 +39,7 @@ def run_tradeoff(
     budget_rounds: int | None = None,
     out: str | Path | None = None,
     progress: Tell | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    listener: Listener = Listener(),
     config: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Tradeoff:
@@ -48,7 +48,7 @@ def run_tradeoff(
     ``options`` are those of ``plan_sweep``: ``option``, ``values``, ``seeds``, ``model``, ``plan``, ``norm`` and the settings of a
     run. Without ``values`` they lie around where the option stands; without ``eval_every`` there are at most 20 evaluations.
     With ``out`` the folder has what ``plures tradeoff`` leaves in one, finished runs that lie there are not run again, and
-    ``say`` hears of them and of the time left. ``config`` are the settings of the study, where it is one in text.
+    ``listener`` hears of them and of the time left. ``config`` are the settings of the study, where it is one in text.
     """
     sweep = plan_sweep(method, federation, rounds=rounds, budget=Budget(budget_mb, budget_rounds), **options)
     if out is None:
@@ -59,15 +59,17 @@ def run_tradeoff(
     folder = Path(out)
     claim(folder, config)
     if kept := count_finished(folder):
-        say(f"{counted(kept, 'finished run')} kept from before in {folder}")
-    return run_sweep(sweep, out=folder, progress=with_estimate(progress, sweep, folder, say), config=config)
+        listener.say(f"{counted(kept, 'finished run')} kept from before in {folder}", "")
+    with listener.progress() as tell:
+        hear = with_estimate(progress or tell, sweep, folder, listener.say)
+        return run_sweep(sweep, out=folder, progress=hear, config=config)
 
 
 def with_estimate(
     tell: Tell | None,
     sweep: Sweep,
     folder: Path,
-    say: Callable[[str], None],
+    say: Callable[[str, str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> Tell:
     """The hook, which also says how long the sweep will still take when the first of its runs is over."""
@@ -80,7 +82,7 @@ def with_estimate(
             tell(at)
         if more > 0 and at.index == waiting[0] and at.run.round == at.run.rounds:
             left = time_text(more * (clock() - start))
-            say(f"about {left} left: {counted(more, 'more run')} like the first")
+            say(f"about {left} left: {counted(more, 'more run')} like the first", "")
 
     return also
 

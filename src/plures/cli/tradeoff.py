@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from plures.cli.data import numbers_of
 from plures.cli.study_options import study_of, takes_study
-from plures.cli.terminal import collect_warnings, console, fresh_folder, say, show_advice, tell_notes
+from plures.cli.terminal import collect_warnings, fresh_folder, listener, show_advice, tell_notes
 from plures.errors import BadValue
 
 
@@ -37,7 +37,6 @@ def tradeoff_command(
 ) -> None:
     """Sweep a method's degree of collaboration: error, rounds, bytes and gradients; the best under a budget."""
     from plures.advise import run_tradeoff
-    from plures.report.terminal import study_bars
     from plures.study.sweep import often
 
     wanted = "numbers such as 0.01,0.1,1 (auto is run anyway where it is taken)"
@@ -50,8 +49,8 @@ def tradeoff_command(
     study, folder = study_of({**context.params, "eval_every": every}), out or fresh_folder("tradeoff")
     prepared, budget = study.prepare(), {"budget_mb": budget_mb, "budget_rounds": budget_rounds}
     how = {"option": option, "values": numbers, "asked": typed_options(context), **budget, **prepared.training}
-    with collect_warnings() as notes, study_bars(console) as tell:
-        told = {"progress": tell, "say": say, "config": study.model_dump(mode="json")}
+    with collect_warnings() as notes:
+        told: dict[str, Any] = {"listener": listener([]), "config": study.model_dump(mode="json")}
         found = run_tradeoff(context.params["methods"][0], prepared.seen, out=folder, **told, **how)
     show_advice(found, folder, norm=study.norm)
     tell_notes(found.federation, *notes)
