@@ -302,11 +302,12 @@ def main() -> None:
     given = parser.parse_args()
     names = [name for name in federations() if given.only in name]
     rows, began = dict[str, Any](), time.monotonic()
-    pool = ProcessPoolExecutor(given.workers, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(given.workers, mp_context=get_context("spawn"), max_tasks_per_child=5)
     numbers = () if given.no_null or given.only else NULL_METHODS
     parts = [range(first, first + NULL_DRAWS // 8) for first in range(0, NULL_DRAWS, NULL_DRAWS // 8)]
     nulls = {number: [pool.submit(false_clear, number, part) for part in parts] for number in numbers}
-    jobs = {pool.submit(judge, name, tuple(given.methods)): name for name in names}
+    # What is reported comes first.
+    jobs = {pool.submit(judge, name, tuple(given.methods)): name for name in sorted(names, key=half_of, reverse=True)}
     try:
         for job in as_completed(jobs, timeout=60 * given.minutes):
             try:

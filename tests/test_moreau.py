@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plures.moreau import Bounds, client_step, envelope, num_inner, plug_in, server_step
+from plures.moreau import Bounds, client_step, envelope, num_inner, server_step
 
 LOSS = Bounds(0.608, 11.86)
 TABLE = {0.01: (1.02, 14), 0.1: (1.15, 16), 1.0: (2.44, 14), 10.0: (9.47, 6), 100.0: (17.55, 3), 1000.0: (19.29, 2)}
@@ -77,18 +77,3 @@ def test_jax_finds_the_same_number_for_many_strengths_at_once():
     found = num_inner(Bounds(jnp.float32(0.608), jnp.float32(11.86)), jnp.asarray(lams, jnp.float32), xp=jnp)
 
     np.testing.assert_array_equal(found, [number for _, number in TABLE.values()])
-
-
-def test_the_plug_in_is_curvature_times_noise_over_heterogeneity():
-    found = plug_in(0.5, 2.5, 3.0)
-
-    assert found.lam == pytest.approx(3.0 * 0.5 / 2.0)
-    assert found.heterogeneity == pytest.approx(2.0)
-
-
-def test_a_spread_below_the_noise_leaves_a_share_of_itself():
-    """R2 = 0.01 * 0.2 where 0.2 - 0.5 is negative."""
-    found = plug_in(0.5, 0.2, 3.0, least=0.01)
-
-    assert found.heterogeneity == pytest.approx(0.002)
-    assert found.lam == pytest.approx(750.0)

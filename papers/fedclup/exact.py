@@ -8,11 +8,10 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from papers.fedclup.degree import degree_statistics, plug_in_degree
 from papers.fedclup.theory import Draw, expected_error
-from plures.data.worlds import mean_estimation_risk
 from plures.data.worlds.offsets import offset_truth
 from plures.solvers.clients import Clients, as_clients
-from plures.solvers.degree import degree_statistics, plug_in_degree
 from plures.solvers.quadratic import Quadratics
 
 Floats = NDArray[np.float64]
@@ -56,6 +55,12 @@ def best_mean(radius: float) -> float:
     """s (1 - 1/m) / radius^2, with s = dim / rows."""
     clients, rows, dim = MEANS
     return dim / rows * (1 - 1 / clients) / radius**2
+
+
+def mean_estimation_risk(lam: float, *, num_clients: int, noise: float, radius: float) -> float:
+    """The average risk of ``mean_estimation`` at penalty ``lam``; ``noise`` = dim sigma^2 / rows."""
+    shrink = lam / (1 + lam)
+    return noise / num_clients + shrink**2 * radius**2 + (1 - shrink) ** 2 * noise * (1 - 1 / num_clients)
 
 
 def _formula(lam: float, radius: float) -> float:

@@ -10,9 +10,8 @@ import matplotlib
 import numpy as np
 import polars as pl
 
-from plures.report.figures import COLORS
+from plures.report.figures import COLORS, panels, plain
 from plures.report.fusion_figures import Tables
-from plures.report.panels import panels, plain
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from papers.fedclup.theory import Draw, World, logistic_draw
-from plures.data.worlds.offsets import LabeledInputs, argmax_labels
+from plures.types import Key
 
 Floats = NDArray[np.float64]
 RADII = (0.1, 3.0)
 LR = 0.1
+
+
+class LabeledInputs(NamedTuple):
+    """Inputs, labels, and the coefficients that gave them."""
+
+    x: NDArray[Any]  # (clients, rows, dim)
+    y: NDArray[Any]  # (clients, rows)
+    truth: NDArray[Any]  # (clients, classes, dim)
+
+
+def argmax_labels(
+    key: Key, *, num_clients: int = 10, dim: int = 10, rows: int = 200, radius: float = 1.0, num_classes: int = 2
+) -> LabeledInputs:
+    """The generator published with arXiv 2410.08934, kept to show its two defects; it is no world.
+
+    W_k = radius Z_k with normal Z_k, inputs N(v_k, diag(j^-1.2)) around normal v_k, label argmax W_k x. The largest
+    of W_k x is where the largest of Z_k x is: **labels do not depend on radius**. And W_k separates them without an
+    error, so that the logistic loss has no minimizer: **coefficients grow as long as a client trains**.
+    """
+    keys = jax.random.split(key, 3)
+    basis = np.asarray(jax.random.normal(keys[0], (num_clients, num_classes, dim)), float)
+    middle = np.asarray(jax.random.normal(keys[1], (num_clients, 1, dim)), float)
+    noise = np.asarray(jax.random.normal(keys[2], (num_clients, rows, dim)), float)
+    x = middle + noise * np.arange(1.0, dim + 1) ** -0.6
+    y = np.einsum("crd,ckd->crk", x, radius * basis).argmax(-1)
+    return LabeledInputs(x, y.astype(np.int32), radius * basis)
 
 
 class Stopped(NamedTuple):

@@ -9,9 +9,8 @@ from typing import Any
 import matplotlib
 import polars as pl
 
-from plures.report.figures import COLORS
+from plures.report.figures import COLORS, plain
 from plures.report.fusion_figures import Tables
-from plures.report.panels import plain
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

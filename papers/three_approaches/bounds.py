@@ -1,7 +1,7 @@
-"""The paper's other bounds and label discrepancies: of mappers, of training alone, of Dapper's mixture.
+"""The paper's bounds and label discrepancies: of clusters, of mappers, of training alone, of Dapper's mixture.
 
 They are relative guides, never promises of accuracy. All need a loss in [0, 1]: the log-loss does not qualify unless it
-is clipped. Those that commands use are in ``plures.study.bounds``.
+is clipped. What commands use is in ``plures.study.bounds``.
 
 Mansour, Mohri, Ro, Suresh: Three Approaches for Personalization, arXiv 2002.10619.
 """
@@ -9,6 +9,8 @@ Mansour, Mohri, Ro, Suresh: Three Approaches for Personalization, arXiv 2002.106
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -19,13 +21,67 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from plures.errors import BadValue, Unsupported
-from plures.study.bounds import Bound, Discrepancy, as_law, check_counts, check_risk, complexity
+from plures.study.bounds import Discrepancy, as_law, check_counts
 from plures.types import Model, Plan, Tree, Weights
 
 Examples: TypeAlias = tuple[Any, Any]
 """(x, y) of one client: a row per example in both."""
 
 ASCENT = Plan(steps=300, batch=None, lr=0.05, optimizer=optax.adam)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A sum of named terms; ``sharp`` holds sharper values of terms of the same name, where a proof has them.
+
+    ``up_to_constant`` marks an order of magnitude, whose constant the paper leaves open.
+    """
+
+    name: str
+    terms: Mapping[str, float]
+    sharp: Mapping[str, float] = field(default_factory=dict)
+    up_to_constant: bool = False
+
+    @property
+    def total(self) -> float:
+        """The sum of the terms."""
+        return sum(self.terms.values())
+
+    @property
+    def verdict(self) -> str:
+        """The total as text, or "vacuous" from 1 on: a loss in [0, 1] is never further off than that."""
+        return "vacuous" if self.total >= 1 else f"{self.total:.3f}"
+
+    def __str__(self) -> str:
+        sum_of_terms = " + ".join(f"{name} {value:.3f}" for name, value in self.terms.items())
+        constant = ", up to a constant" if self.up_to_constant else ""
+        return f"{self.name}: {self.verdict} ({sum_of_terms}{constant})"
+
+
+def hypcluster_bound(
+    *, num_clients: int, num_rows: float, dim: int, num_clusters: int, delta: float = 0.05
+) -> Bound:
+    """How far HypCluster's training loss may be from its true loss, with probability 1 - delta.
+
+    sqrt(4 p log(2 q / delta) / m) + sqrt((d q / m) log(e m / d)), arXiv 2002.10619, Corollary 2; p clients with
+    m rows in total, q clusters, d the pseudo-dimension of a model. ``sharp`` is the first term as a union over all
+    q^p assignments and McDiarmid's inequality give it: sqrt((p log q + log(2 / delta)) / (2 m)).
+
+    >>> print(hypcluster_bound(num_clients=100, num_rows=10_000, dim=49, num_clusters=100))
+    HypCluster, Corollary 2: vacuous (assignment 0.576 + models 1.760)
+    """
+    check_counts(num_clients=num_clients, num_rows=num_rows, dim=dim, num_clusters=num_clusters)
+    check_risk(delta)
+    if num_rows / num_clusters < dim:
+        given = f"num_rows {num_rows}, num_clusters {num_clusters}, dim {dim}"
+        raise Unsupported(f"Corollary 2 says nothing with fewer rows per cluster than dim: {given}")
+    assignment = math.sqrt(4 * num_clients * math.log(2 * num_clusters / delta) / num_rows)
+    union = num_clients * math.log(num_clusters) + math.log(2 / delta)
+    return Bound(
+        "HypCluster, Corollary 2",
+        {"assignment": assignment, "models": complexity(dim, num_rows, num_clusters)},
+        sharp={"assignment": math.sqrt(union / (2 * num_rows))},
+    )
 
 
 def mapper_bound(
@@ -236,6 +292,17 @@ def discrepancy_model(
         return jnp.maximum(seen.max(initial=0.0), -fall(params))
 
     return Discrepancy(float(jax.lax.map(climb, jnp.array([1.0, -1.0])).max()), exact=False)
+
+
+def complexity(dim: float, num_rows: float, num_classes: float) -> float:
+    """sqrt((d q / m) log(e m / d)): q classes of pseudo-dimension d that share m rows."""
+    return math.sqrt(dim * num_classes / num_rows * math.log(math.e * num_rows / dim))
+
+
+def check_risk(delta: float) -> None:
+    """Refuse a risk outside (0, 1)."""
+    if not 0 < delta < 1:
+        raise BadValue("delta", delta, "a number in (0, 1)")
 
 
 def _positive(**numbers: float) -> None:

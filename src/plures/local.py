@@ -7,6 +7,7 @@ too and a client with no rows does nothing. Batch-norm statistics and dropout ke
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -166,6 +167,15 @@ def near(model: Model, anchor: Weights, lam: Array | float) -> Loss:
         return value + 0.5 * lam * tree.squared_norm(tree.subtract(weights.params, anchor.params)), stats
 
     return loss
+
+
+def with_proximal_term(plan: Plan, lam: float) -> Plan:
+    """The plan with a step size for an objective with (lam / 2) |params - anchor|^2 added: lr / (1 + lr lam).
+
+    A gradient step of that size is a step of size lr on the objective alone, explicit, and on the proximal term, implicit: no
+    strength makes it diverge that would not diverge without the term.
+    """
+    return replace(plan, lr=plan.lr / (1.0 + plan.lr * lam))
 
 
 def per_example_gradients(model: Model, key: Key, weights: Weights, batch: Batch) -> Tree:

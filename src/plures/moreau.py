@@ -77,28 +77,6 @@ def num_inner(loss: Bounds, lam: Any, gamma: Any = None, *, xp: Any = np) -> Any
     return xp.maximum(xp.ceil(number), 1.0)
 
 
-class Degree(NamedTuple):
-    """How much to collaborate: ``lam``, and the estimated squared ``heterogeneity`` it comes from."""
-
-    lam: Any
-    heterogeneity: Any
-
-
-def plug_in(noise: Any, spread: Any, curvature: Any, *, least: float = 0.01, xp: Any = np) -> Degree:
-    """The plug-in lam = h s / R2, with R2 = spread - s, at least a share ``least`` of the spread.
-
-    ``noise`` s is the mean squared error of local estimates, ``spread`` the sum of their squared distances from
-    their mean over m - 1, ``curvature`` h the harmonic mean of the eigenvalues of Hessians. ``least`` bounds lam by
-    about h / least. Of 20 clients the spread is so uncertain that 0.001 to 0.05 do alike; with hundreds of clients
-    that hardly differ, a larger one shares too little.
-
-    >>> plug_in(1.0, 3.0, 4.0)
-    Degree(lam=np.float64(2.0), heterogeneity=np.float64(2.0))
-    """
-    left = xp.maximum(spread - noise, least * spread)
-    return Degree(curvature * noise / left, left)
-
-
 def shrink_factor(ratio: Any, freedom: Any, gammainc: Callable[[Any, Any], Any], *, xp: Any = np) -> Any:
     """The posterior mean of B = s / (s + R2), given the ``ratio`` S2 / s of spread and noise, and its ``freedom`` f.
 

@@ -10,7 +10,6 @@ from plures import run
 from plures.advise import decide, default_options, guide
 from plures.advise.choice import Candidate, choose, paired_gain, population_best
 from plures.advise.decisions import decide_between, families_of
-from plures.advise.joining import joining_words
 from plures.contract import worlds
 from plures.data import load
 from plures.data.worlds import linear_clusters, logistic_clusters
@@ -20,6 +19,7 @@ from plures.methods.fedavg import fedavg
 from plures.methods.local_only import local_only
 from plures.models.linear import density
 from plures.personalize.finetune import finetune
+from plures.study.bounds import joining_words
 from plures.types import Plan
 
 FULL = Plan(epochs=2, batch=None, lr=0.1)

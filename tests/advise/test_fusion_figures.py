@@ -4,7 +4,7 @@ import polars as pl
 
 from plures.advise.fusion import FusedModels
 from plures.advise.linear_rows import LinearRows
-from plures.report.panels import save_figures
+from plures.report.figures import save_figures
 from plures.solvers import convex_clustering
 
 

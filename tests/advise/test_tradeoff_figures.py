@@ -8,7 +8,7 @@ from matplotlib import pyplot as plt
 from sweeps import curve, made
 
 from plures.advise.tradeoff_figures import degree_figure, front_figure
-from plures.report.panels import save_figures
+from plures.report.figures import save_figures
 
 CURVES = [
     curve("0.1", [0.9, 0.5, 0.444, 0.44]),

@@ -1,6 +1,8 @@
 """A study in Python runs, is opened, goes on, is reported and exported; its folder is that of the command."""
 
+import ast
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -8,11 +10,10 @@ import numpy as np
 import optax
 import polars as pl
 import pytest
+from layers import LEVEL, files, named, parsed, part_of
 from written import COMMAND
 
 import plures
-from plures.app import folder as folders
-from plures.app import running
 from plures.app import study as studies
 from plures.app.study import Study
 from plures.cli import run as command
@@ -21,6 +22,7 @@ from plures.errors import BadFile, UserError
 from plures.methods.fedavg import fedavg
 from plures.report import page_data
 from plures.study import comparison, grid
+from plures.study.disk import layout
 from plures.types import Plan
 
 WORLD = {"num_clients": 4, "num_groups": 1, "rows": 12, "dim": 3}
@@ -227,11 +229,19 @@ def test_compare_adds_methods_and_seeds_to_its_folder(tmp_path):
 
 
 def test_running_knows_no_name_of_a_file():
-    """They stand in one place, plures.study.disk.layout."""
-    text = Path(running.__file__).read_text() + Path(folders.__file__).read_text()
+    """They stand in one place, plures.study.disk.layout, for all that is above the engine."""
+    names = {one for one in vars(layout).values() if isinstance(one, str) and re.fullmatch(r"\w+\.\w+", one)}
+    above = [path for path in files() if LEVEL[part_of(path)] > LEVEL["engine"] and part_of(path) != "papers"]
+    offenders = [
+        f"{named(path, node)}: {node.value}"
+        for path in above
+        if path != Path(layout.__file__)
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
 
-    assert '.json"' not in text
-    assert '.parquet"' not in text
+    assert {layout.DONE, layout.RESOLVED, layout.PAGE, layout.ABOUT} <= names
+    assert not offenders, "\n".join(offenders)
 
 
 @pytest.mark.parametrize(

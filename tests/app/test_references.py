@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 import plures
-from plures.app import Listener, Study, references, run_study
+from plures.app import Listener, Study, run_study
 from plures.cli import run as command
+from plures.study.disk import references
 from plures.study.disk.references import read_references
 
 SETTINGS = {

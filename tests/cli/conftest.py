@@ -4,8 +4,9 @@ from functools import partial
 
 import pytest
 
-from plures.app import references, running
+from plures.app import running
 from plures.cli import commands
+from plures.study.disk import references
 from plures.study.tuning.step_size import StepSizes, find_step_sizes
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.status import Status
 from typed import complaint, plures
 
-from plures.cli import worth as worth_module
+from plures.cli import advise as worth_module
 
 
 def test_the_answer_and_its_files(tmp_path, capsys):

@@ -6,9 +6,10 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import pytest
+from contract_of_ours import traffic_is_as_committed
 
 from plures import tree
-from plures.contract import Bench, ContractBroken, Subject, checks, traffic_is_as_committed
+from plures.contract import Bench, ContractBroken, Subject, checks
 from plures.engine import checkpoint
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg

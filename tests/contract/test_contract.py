@@ -5,8 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
+from contract_of_ours import traffic_is_as_committed, variances_stay_positive
 
-from plures.contract import CHECKS, Bench, subjects, traffic_is_as_committed, variances_stay_positive
+from plures.contract import CHECKS, Bench, subjects
 
 TABLE = json.loads((Path(__file__).parent / "traffic.json").read_text())
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from plures.data import from_arrays, load, measure
-from plures.data.measure import feature_shift, label_skew, measure_differences, quantity_skew, share_explained
+from plures.data.measure import NumberReader, feature_shift, label_skew, measure_differences, quantity_skew
+from plures.data.measure import share_explained as share_explained_in
 
 ALL_TRAIN = (1.0, 0.0, 0.0)
 
@@ -23,6 +24,14 @@ def column(*values):
 def sized(*sizes):
     client = np.repeat(np.arange(len(sizes)), sizes)
     return federation(np.zeros((len(client), 1)), np.zeros(len(client), int), client)
+
+
+def share_explained(values, owner, within=None):
+    """The share that lies between owners, of values that are at hand."""
+    flat = np.asarray(values, float).reshape(len(values), int(np.prod(values.shape[1:])))
+    numbers = np.unique(owner, return_inverse=True)[1]
+    reader = NumberReader(flat.shape[1], flat.shape[1], lambda places: flat[places].copy())
+    return share_explained_in(reader, numbers, np.zeros_like(numbers) if within is None else within)
 
 
 def normal(seed, *shape):

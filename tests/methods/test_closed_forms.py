@@ -69,11 +69,18 @@ def test_server_step_size_scales_the_mean_update():
 def test_fedprox_reaches_the_proximal_points_mean():
     """The client's minimizer of |w - m_k|^2/2 + lam |w|^2/2 from the shared 0 is m_k / (1 + lam)."""
     lam = 3.0
-    plan = Plan(batch=None, lr=1 / (1 + lam))
 
-    result = run(fedprox(WORLD.model, plan=plan, lam=lam), WORLD.federation, rounds=1)
+    result = run(fedprox(WORLD.model, plan=EXACT, lam=lam), WORLD.federation, rounds=1)
 
     np.testing.assert_allclose(server_point(result), local_means(WORLD.federation).mean(0) / (1 + lam), atol=1e-5)
+
+
+def test_a_step_that_suits_the_loss_suits_any_proximal_term():
+    """A full step on |v - m_k|^2/2 alone is one on the whole objective: it ends at (m_k + lam w) / (1 + lam), w = 0 at first."""
+    for lam in (0.1, 10.0, 1e4):
+        result = run(ditto(WORLD.model, plan=EXACT, lam=lam), WORLD.federation, rounds=1)
+
+        np.testing.assert_allclose(own_points(result), local_means(WORLD.federation) / (1 + lam), atol=1e-5)
 
 
 def test_dittos_own_models_lie_between_own_and_shared_optimum():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from offsets import many, mean_estimation, regression
 
+from papers.fedclup.degree import degree_statistics, plug_in_degree
 from plures import solvers
 from plures.solvers.clients import Clients, as_clients
-from plures.solvers.degree import degree_statistics, plug_in_degree
 from plures.solvers.losses import huber
 from plures.solvers.penalized import Penalized
 from plures.solvers.quadratic import Quadratics
@@ -278,7 +278,6 @@ def test_flat_directions_do_not_lead_it_astray(rows, sizes, scatter, plug_in):
 
 
 def test_all_is_there_from_the_package():
-    for name in ("plug_in_degree", "valid_degree", "reml_degree", "outlook", "degree_statistics"):
+    for name in ("valid_degree", "reml_degree", "outlook"):
         assert hasattr(solvers, name)
-    assert solvers.degree_statistics is degree_statistics
     assert solvers.outlook is outlook

@@ -7,11 +7,11 @@ from functools import partial
 import polars as pl
 
 from plures import Plan
-from plures.app.steps import FoundSteps
 from plures.builders import build_method
 from plures.data.worlds import linear_clusters
 from plures.models import linear
 from plures.study.grid import plan_grid, run_grid
+from plures.study.tuning.step_size import FoundSteps
 
 SEEN = linear_clusters(num_clients=4, rows=30, seed=0).federation
 MODEL = linear.least_squares(SEEN.shape)

@@ -47,7 +47,7 @@ def test_where_none_is_good_everywhere_each_variant_has_its_own(tmp_path):
 
 def test_what_is_as_good_everywhere_may_not_be_what_each_alone_would_take(tmp_path):
     noise = 0.1 * np.where(np.arange(24) % 2, 1, -1)
-    level = {"local_only": ALONE - 0.2, "fedavg": ALONE, "ifca": ALONE + 0.01 + noise}
+    level = {"local_only": ALONE - 0.2, "fedavg": ALONE, "ifca": ALONE + 0.008 + noise}
     found = open_variants(written(tmp_path, grouped=GROUPED, level=level))
 
     assert found.everywhere == "ifca"
@@ -170,7 +170,7 @@ def test_methods_that_are_not_in_all_variants_are_not_said_to_be_beaten(tmp_path
 
 def test_of_several_that_are_as_good_everywhere_the_one_most_recommended_is_advised(tmp_path):
     noise = 0.1 * np.where(np.arange(24) % 2, 1, -1)
-    near = {"local_only": ALONE - 0.3, "fedavg": ALONE + 0.01 + noise, "ifca": ALONE}
+    near = {"local_only": ALONE - 0.3, "fedavg": ALONE + 0.008 + noise, "ifca": ALONE}
     found = open_variants(written(tmp_path, one=near, other=near))
 
     assert found.table.filter(found.table["candidate"])["method"].to_list() == ["fedavg", "ifca"] * 2

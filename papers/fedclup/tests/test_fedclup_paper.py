@@ -38,6 +38,22 @@ def quiet(text):
     """Hears and says nothing."""
 
 
+@pytest.mark.parametrize(
+    ("radius", "best_lam", "best_risk", "global_risk"),
+    [(0.5, 0.608, 0.1025, 0.258), (0.2, 3.8, 0.0397, 0.048), (0.05, 60.8, 0.01046, 0.0105)],
+)
+def test_mean_estimation_risk_has_the_reference_values(radius, best_lam, best_risk, global_risk):
+    """fedclup.md 5.3: the least risk, and both ends (lam = 0 is local, lam to infinity global)."""
+
+    def risk(lam):
+        return exact.mean_estimation_risk(lam, num_clients=20, noise=0.16, radius=radius)  # 4 * 1 / 25
+
+    assert risk(best_lam) == pytest.approx(best_risk, abs=5e-5)
+    assert risk(best_lam) < min(risk(0.99 * best_lam), risk(1.01 * best_lam))
+    assert risk(0.0) == pytest.approx(0.16)
+    assert risk(1e12) == pytest.approx(global_risk, abs=1e-9)
+
+
 @pytest.mark.parametrize("lam", [1e-3, 0.5, 40.0])
 def test_the_expected_error_is_the_mean_over_noise_given_the_inputs(draw, lam):
     """2,000 draws of noise on the same inputs and truths, within four standard errors."""

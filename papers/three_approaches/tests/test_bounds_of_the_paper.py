@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from papers.three_approaches.bounds import (
+    Bound,
     Moments,
     discrepancy_binary,
     discrepancy_linear,
     discrepancy_model,
     effective_rows,
+    hypcluster_bound,
     local_bound,
     mapper_bound,
     moments,
@@ -20,7 +22,7 @@ from papers.three_approaches.bounds import (
 )
 from plures.errors import BadValue, Unsupported
 from plures.models import linear
-from plures.study.bounds import Discrepancy, hypcluster_bound
+from plures.study.bounds import Discrepancy
 from plures.types import Plan, Weights
 
 NAN = float("nan")
@@ -52,6 +54,66 @@ def difference(a, b, c):
     """Two clients whose moments differ by a, b and c."""
     a, b = np.asarray(a, float), np.asarray(b, float)
     return Moments(a, b, c), Moments(np.zeros_like(a), np.zeros_like(b), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "assignment", "models", "total", "sharp"),
+    [
+        ({"num_clusters": 1}, 0.384, 0.176, 0.560, 0.014),
+        ({"num_clusters": 4}, 0.451, 0.352, 0.802, 0.084),
+        ({"num_clusters": 100}, 0.576, 1.760, 2.336, 0.152),
+        ({"num_rows": 1_000_000}, 0.045, 0.046, 0.091, 0.008),
+    ],
+)
+def test_hypcluster_terms_are_those_of_corollary_2(given, assignment, models, total, sharp):
+    bound = hypcluster_bound(**HYPCLUSTER | given)
+
+    assert bound.terms == pytest.approx({"assignment": assignment, "models": models}, abs=5e-4)
+    assert bound.total == pytest.approx(total, abs=5e-4)
+    assert bound.sharp == pytest.approx({"assignment": sharp}, abs=5e-4)
+
+
+def test_the_assignment_terms_do_not_depend_on_the_model():
+    """The writers of EMNIST-62: 2500 clients, 494,000 rows, two clusters."""
+    bound = hypcluster_bound(num_clients=2500, num_rows=494_000, dim=1, num_clusters=2)
+
+    assert bound.terms["assignment"] == pytest.approx(0.298, abs=5e-4)
+    assert bound.sharp["assignment"] == pytest.approx(0.042, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("total", "verdict"), [(0.25, "0.250"), (1.0, "vacuous"), (math.inf, "vacuous"), (0.75, "0.750")]
+)
+def test_a_bound_of_one_or_more_is_vacuous(total, verdict):
+    bound = Bound("test", {"a": total - 0.25, "b": 0.25})
+
+    assert bound.verdict == verdict
+    assert str(bound).startswith(f"test: {verdict} (a ")
+
+
+def test_the_line_of_a_vacuous_bound_says_so():
+    assert "vacuous" in str(hypcluster_bound(**HYPCLUSTER | {"num_clusters": 100}))
+    assert "vacuous" not in str(hypcluster_bound(**HYPCLUSTER))
+
+
+def test_hypcluster_refuses_fewer_rows_per_cluster_than_dimensions():
+    """The CNN of EMNIST-62; the formula alone would print a second term of 0.72."""
+    with pytest.raises(Unsupported, match="num_rows 494000, num_clusters 2, dim 1206590"):
+        hypcluster_bound(num_clients=2500, num_rows=494_000, dim=1_206_590, num_clusters=2)
+
+
+def test_hypcluster_counts_rows_per_cluster():
+    """Enough rows for one cluster are too few for two; as many rows per cluster as dimensions will do."""
+    assert hypcluster_bound(**HYPCLUSTER | {"num_rows": 98, "num_clusters": 2}).verdict == "vacuous"
+    with pytest.raises(Unsupported):
+        hypcluster_bound(**HYPCLUSTER | {"num_rows": 97, "num_clusters": 2})
+
+
+@pytest.mark.parametrize("name", list(HYPCLUSTER))
+@pytest.mark.parametrize("value", [0, -1, NAN, math.inf])
+def test_hypcluster_refuses_sizes_that_are_none(name, value):
+    with pytest.raises(BadValue, match=name):
+        hypcluster_bound(**HYPCLUSTER | {name: value})
 
 
 @pytest.mark.parametrize(("num_rows", "total", "digits"), [(10_000, 3.9, 0.05), (1_000_000, 0.51, 0.005)])

@@ -24,27 +24,3 @@ from plures.advise.tradeoff import Tradeoff
 from plures.advise.tradeoff_runs import run_sweep, run_tradeoff
 from plures.advise.worth import Worth, WorthOptions
 from plures.advise.worth_estimate import estimate_worth
-
-__all__ = [
-    "DECISIONS",
-    "ENDS",
-    "FAMILIES",
-    "Advice",
-    "Decisions",
-    "ModelFamily",
-    "FamilyAdvice",
-    "FusedModels",
-    "Tradeoff",
-    "Worth",
-    "WorthOptions",
-    "advise",
-    "decide",
-    "decide_study",
-    "default_options",
-    "estimate_worth",
-    "fuse_clients",
-    "guide",
-    "run_sweep",
-    "run_tradeoff",
-    "task_loss",
-]

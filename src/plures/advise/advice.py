@@ -17,6 +17,7 @@ import polars as pl
 
 from plures.advise.families import FAMILIES, ModelFamily
 from plures.data import Federation
+from plures.study.disk import layout
 from plures.study.statistics import Interval, bootstrap
 
 
@@ -27,7 +28,7 @@ class Advice(ABC):
     COMMAND: ClassVar[str]
     LOOKS: ClassVar[str]
     """What the answer rests on, said where two answers differ."""
-    SUMMARY: ClassVar[str] = "summary.json"
+    SUMMARY: ClassVar[str] = layout.SUMMARY
 
     federation: Federation | None = None
     """The clients that it is about, where ``plures advise`` may say something else of them."""
@@ -90,7 +91,7 @@ class Advice(ABC):
 
     def save(self, folder: str | Path) -> list[Path]:
         """Every table, the summary and the pictures, as files: all that the command leaves of it."""
-        from plures.report.panels import save_figures
+        from plures.report.figures import save_figures
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)

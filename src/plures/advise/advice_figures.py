@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import matplotlib
 import numpy as np
 import polars as pl
+from matplotlib.ticker import MaxNLocator
 
 from plures.advise.advice import Advice
 from plures.advise.decisions import Decisions
@@ -18,13 +18,8 @@ from plures.advise.tradeoff import Tradeoff
 from plures.advise.tradeoff_figures import tradeoff_figures
 from plures.advise.worth import Worth
 from plures.advise.worth_wording import strength_of
-from plures.report.figures import COLORS
+from plures.report.figures import COLORS, panels, plain
 from plures.report.fusion_figures import MOST_CLIENTS, draw_bands, draw_clusters, draw_path, path_tables
-from plures.report.panels import plain
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-from matplotlib.ticker import MaxNLocator
 
 END_LOOKS = {"alone": (COLORS[2], "-."), "global": (COLORS[3], ":")}
 DECISION_COLORS = dict(zip(DECISIONS, (COLORS[7], COLORS[0], COLORS[1], COLORS[3]), strict=True))
@@ -46,7 +41,7 @@ def advice_figures(advice: Advice) -> dict[str, Any]:
 
 def families_figure(advice: FamilyAdvice) -> Any:
     """Errors by family on the left; where clients' models lie, and what clusters they form, on the right."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12.0, 5.0), width_ratios=(1.0, 1.1), layout="constrained")
+    figure, (left, right) = panels(2, 6.0, 5.0, width_ratios=(1.0, 1.1))
     _savings(left, advice)
     _models(right, advice)
     figure.suptitle(f"Which family fits: {advice.verdict}", fontsize="large")
@@ -86,7 +81,7 @@ def _models(axis: Any, advice: FamilyAdvice) -> None:
 
 def worth_figure(worth: Worth) -> Any:
     """Losses along the path of strengths on the left, the clients' gains on the right."""
-    figure, axes = plt.subplots(1, 2, figsize=(11.5, 5.6), layout="constrained")
+    figure, axes = panels(2, 5.75, 5.6)
     _strengths(axes[0], worth)
     _gains(axes[1], worth)
     for axis in axes:  # below the panel, where it hides nothing
@@ -150,7 +145,7 @@ def fusion_figures(fusion: FusedModels) -> dict[str, Any]:
 
 def decisions_figure(result: Decisions) -> Any:
     """Every client's gain on test rows over the global model, by what it decided for; unseen clients are hollow."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained", width_ratios=(3, 1.5))
+    figure, (left, right) = panels(2, 5.5, 4.6, width_ratios=(3, 1.5))
     _clients(left, result)
     _policies(right, result)
     if result.attackers is not None:

@@ -22,14 +22,15 @@ from numpy.typing import NDArray
 from plures.advise.advice import Advice
 from plures.advise.choice import ROUNDING, Candidate, RowLosses, choose, paired_gain, population_best
 from plures.advise.families import DECISIONS, ModelFamily
-from plures.advise.joining import joining_words
 from plures.advise.preparation import distinct_rows, standard_targets
 from plures.data import Federation
 from plures.engine import AttackSummary, Run, Runner, Settings
 from plures.engine.attackers import attackers_of, check_attackers
 from plures.errors import BadData, BadValue, UnknownChoice
 from plures.method import Method
+from plures.study.bounds import joining_words
 from plures.study.comparison import ALONE, honest_of
+from plures.study.disk import layout
 from plures.study.disk.results import about_attackers
 from plures.study.grid import StudyProgress, build_methods, check_given, honest_rows, run_one, teller
 from plures.study.statistics import Interval, bootstrap
@@ -138,7 +139,7 @@ class Decisions(Advice):
 
     def save(self, folder: str | Path) -> list[Path]:
         """The decisions in two forms, and the summary."""
-        files, file = super().save(folder), Path(folder) / "decisions.parquet"
+        files, file = super().save(folder), Path(folder) / layout.DECISIONS
         self.clients.write_parquet(file)
         return [*files, file]
 
@@ -238,9 +239,8 @@ def _family(name: str, method: Method) -> str:
         return ModelFamily.PERSONAL.value
     if method.views.assign is not None:
         return ModelFamily.CLUSTERS.value
-    return (
-        ModelFamily.ALONE if base == ALONE else ModelFamily.GLOBAL if base in COMMON else ModelFamily.PERSONAL
-    ).value
+    known = {**dict.fromkeys(COMMON, ModelFamily.GLOBAL), ALONE: ModelFamily.ALONE}
+    return known.get(base, ModelFamily.PERSONAL).value
 
 
 def candidate_of(name: str, runs: Sequence[Run], family: str) -> Candidate:

@@ -26,11 +26,12 @@ from plures.advise.family_wording import SAME, sentences_of, signs_of
 from plures.advise.fold_sums import FoldedRows, Ints, fold_rows, noise_floor
 from plures.advise.linear_families import FoldSums, HeldOutErrors, LinearFamily, ProximalWeights, client_means
 from plures.advise.preparation import POOLED
-from plures.app.describe import study_on
+from plures.app.running import study_on
 from plures.app.study import Study
 from plures.data import Federation
 from plures.data.measure import measure_differences
 from plures.errors import UserError
+from plures.study.disk import layout
 from plures.study.statistics import Interval
 from plures.types import Floats
 
@@ -90,7 +91,7 @@ class FamilyAdvice(Advice):
     """
 
     QUESTION = "which family of methods fits?"
-    SUMMARY, STUDY = "advice.json", "study.toml"
+    SUMMARY = layout.ADVICE
     COMMAND = "plures advise"
     LOOKS = "rows held out in folds, of linear models with squared errors"
 
@@ -265,11 +266,10 @@ class FamilyAdvice(Advice):
 
     def save(self, folder: str | Path) -> list[Path]:
         """The tables, the summary, the picture, and the study that tells, as a file for ``plures run``."""
-        files, file = super().save(folder), Path(folder) / self.STUDY
-        if self.study is None:
-            return files
-        file.write_text(self.study.text)
-        return [*files, file]
+        files, file = super().save(folder), Path(folder) / layout.RESOLVED
+        if self.study is not None:
+            file.write_text(self.study.text)
+        return files if self.study is None else [*files, file]
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:

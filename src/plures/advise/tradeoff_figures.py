@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 import polars as pl
-
-from plures.advise.advice import mean_interval
-from plures.advise.families import ENDS
-from plures.advise.tradeoff import Tradeoff, ValueCurve
-from plures.report.figures import COLORS
-from plures.report.panels import legend_below, plain
-from plures.wording import counted, said_mb, unit_of
-
-matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, LogNorm, Normalize, SymLogNorm
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from plures.advise.advice import mean_interval
+from plures.advise.families import ENDS
+from plures.advise.tradeoff import Tradeoff, ValueCurve
+from plures.report.figures import COLORS, legend_below, panels, plain
+from plures.wording import counted, said_mb, unit_of
 
 # Without the last tenth of the map, whose yellow is lost on white.
 COOL_TO_WARM = ListedColormap(plt.get_cmap("viridis")(np.linspace(0, 0.9, 256)))
@@ -179,7 +175,7 @@ def _degree_axis(axis: Any, numbers: np.ndarray) -> None:
 
 def front_figure(result: Tradeoff) -> Any:
     """The valid loss against the traffic of a client, a line per value; the front, the budget and the ends."""
-    figure, axis = plt.subplots(figsize=(8.2, 5.2), layout="constrained")
+    figure, (axis,) = panels(1, 8.2, 5.2)
     unit, per_mb = unit_of(max(float(one.cost[-1]) for one in result.swept))
     numbers = [one.setting.value for one in result.swept if one.setting.value is not None]
     colors = ScalarMappable(_norm(np.array(numbers)), COOL_TO_WARM)

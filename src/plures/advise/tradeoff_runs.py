@@ -14,20 +14,17 @@ import numpy as np
 import polars as pl
 
 from plures.advise.tradeoff import Tradeoff, ValueCurve
-from plures.app.describe import describe
 from plures.app.ownership import claim
-from plures.app.running import Listener, Tell
+from plures.app.running import Listener, Tell, describe
 from plures.data import Federation
 from plures.errors import BadFile
 from plures.study.comparison import Comparison
-from plures.study.disk.layout import count_finished, run_folder
+from plures.study.disk.layout import BYTES, DONE, INFO, RECORD, count_finished, run_folder
 from plures.study.fronts import Budget
 from plures.study.grid import StudyProgress, compare
 from plures.study.sweep import Sweep, SweptValue, plan_sweep
 from plures.types import Plan
 from plures.wording import counted
-
-BYTES_FILE = "bytes.csv"
 
 
 def run_tradeoff(
@@ -73,7 +70,7 @@ def with_estimate(
     clock: Callable[[], float] = time.monotonic,
 ) -> Tell:
     """The hook, which also says how long the sweep will still take when the first of its runs is over."""
-    jobs = [run_folder(folder, label, seed) / "done.json" for label in sweep.built for seed in sweep.seeds]
+    jobs = [run_folder(folder, label, seed) / DONE for label in sweep.built for seed in sweep.seeds]
     waiting = [index for index, file in enumerate(jobs) if not file.exists()]
     start, more = clock(), len(waiting) - 1
 
@@ -133,7 +130,7 @@ def _note_bytes(out: Path, progress: Tell | None) -> Tell:
     def tell(now: StudyProgress) -> None:
         folder = run_folder(out, now.method, now.seed)
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / BYTES_FILE).open("a") as file:
+        with (folder / BYTES).open("a") as file:
             file.write(f"{now.run.round},{now.run.num_bytes}\n")
         if progress is not None:
             progress(now)
@@ -146,7 +143,7 @@ def read_curve(out: Path, setting: SweptValue, sweep: Sweep, result: Comparison)
     mine = result.honest.filter(pl.col("method") == setting.label, pl.col("seen"), pl.col("valid_rows") > 0)
     uids = mine["uid"].unique().sort()
     folders = [run_folder(out, setting.label, seed) for seed in sweep.seeds]
-    records = [pl.read_parquet(folder / "record.parquet") for folder in folders]
+    records = [pl.read_parquet(folder / RECORD) for folder in folders]
     cost = sweep.costs[setting.label]
     losses, scores = (
         np.stack(
@@ -181,17 +178,17 @@ def _valid(record: pl.DataFrame, metric: str, uids: pl.Series, rounds: np.ndarra
 
 def _bytes(folder: Path, rounds: np.ndarray) -> np.ndarray:
     """(rounds,) bytes of all clients up to there."""
-    file = folder / BYTES_FILE
+    file = folder / BYTES
     lines = file.read_text().splitlines() if file.exists() else []
     known = {int(round_): int(number) for round_, _, number in (line.partition(",") for line in lines)}
     if not set(rounds.tolist()) <= set(known):
-        raise BadFile(f"{folder} holds a run without its bytes by round ({BYTES_FILE}); use another folder")
+        raise BadFile(f"{folder} holds a run without its bytes by round ({BYTES}); use another folder")
     return np.array([known[round_] for round_ in rounds.tolist()], float)
 
 
 def _gradients(folder: Path, effort: np.ndarray) -> np.ndarray:
     """(rounds,) gradient evaluations per client in every round; NaN where a round does not report its steps."""
-    info = pl.read_parquet(folder / "info.parquet").filter(pl.col("name") == "steps")
+    info = pl.read_parquet(folder / INFO).filter(pl.col("name") == "steps")
     found = np.full(len(effort), np.nan)
     found[info["round"].to_numpy() - 1] = info["value"].to_numpy()
     return found * effort

@@ -9,8 +9,3 @@ from plures.app.reading import make_study, read_source, read_study
 from plures.app.running import Listener, compare, run_study, tell_forecasts
 from plures.app.study import Study
 from plures.app.vary import VARY, Variant, make_variants
-
-__all__ = [
-    "ALL", "DataPart", "Listener", "PlanPart", "StudySource", "Study", "StudyFolder", "TunePart", "VARY", "Variant",
-    "claim", "compare", "make_study", "make_variants", "open_study", "read_source", "read_study", "run_study", "tell_forecasts",
-]  # fmt: skip

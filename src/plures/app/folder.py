@@ -171,7 +171,7 @@ class OpenedRun(NamedTuple):
 
 
 def run_in(folder: Path, method: str | None, seed: int | None, given: StudyInputs = StudyInputs()) -> OpenedRun:
-    """A run of a study: by default the first of the leaderboard with the first seed."""
+    """A run of a study: by default the recommended method with the first seed."""
     settings, unsaid = exportable(folder)
     method, seed = _chosen(folder, settings, method, seed)
     place = layout.run_folder(folder, method, seed)
@@ -277,4 +277,4 @@ def folder_name(text: str) -> str:
     if len(name.encode()) > LONGEST:
         start = name.encode()[:LONGEST].decode(errors="ignore")
         return f"{start}~{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    return name if name.strip(".") else name.replace(".", "%2E")
+    return layout.undotted(name)

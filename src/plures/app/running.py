@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from plures.app.describe import describe
+from plures.app.check import PreparedStudy
 from plures.app.folder import StudyFolder, StudyInputs
 from plures.app.mistakes import StudySource
 from plures.app.ownership import FREE, UNSAID, claim
-from plures.app.prepared import PreparedStudy
-from plures.app.references import keep_references, trivial_references
-from plures.app.steps import FoundSteps, quartered, steps_of, steps_of_tuned
+from plures.app.parts import OPTIMIZERS, DataPart
 from plures.app.study import Study
 from plures.app.toml import as_toml
 from plures.builders import build_method, build_model, default_model
@@ -23,15 +21,24 @@ from plures.engine import Settings
 from plures.engine.attackers import check_attackers
 from plures.engine.check import check_fit
 from plures.method import Method
+from plures.recipe import recipe_of
 from plures.report.page import write_page
 from plures.study import grid
 from plures.study.comparison import Comparison
 from plures.study.disk import layout
+from plures.study.disk.references import keep_references, trivial_references
 from plures.study.disk.results import save_comparison, saved_study
 from plures.study.grid import StudyProgress
 from plures.study.tracking import Tracker
 from plures.study.tuning.hyperparameters import Tuned, tune
-from plures.study.tuning.step_size import AUTO, find_step_sizes
+from plures.study.tuning.step_size import (
+    AUTO,
+    FoundSteps,
+    find_step_sizes,
+    quartered,
+    steps_of,
+    steps_of_tuned,
+)
 from plures.types import Model, Plan
 
 TITLE = "# The study with every default filled in; `plures run` takes it.\n\n"
@@ -121,6 +128,7 @@ def find_steps(prepared: PreparedStudy, out: Path, listener: Listener) -> tuple[
             seeds=study.seeds,
             out=out,
             progress=tell,
+            degrees=study.tune is None,
             **prepared.running,
         )
     for line in found.said:
@@ -275,3 +283,73 @@ def _keep(folder: Path, values: dict[str, Any]) -> None:
     claim(folder, values, free=(*FREE, "methods", "seeds"))
     if not values[UNSAID]:
         (folder / layout.RESOLVED).write_text(TITLE + as_toml({k: v for k, v in values.items() if k != UNSAID}))
+
+
+def describe(
+    methods: Sequence[str] | Mapping[str, Method],
+    federation: Federation,
+    unseen: Federation | None,
+    asked: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The settings of ``plures.compare`` as ``study.json`` has them.
+
+    What was made in Python stands in words under "python", by the name of the setting: it must be given again to whoever
+    wants a client's model.
+    """
+    unsaid = dict[str, str]()
+    values = Study().model_dump(mode="json")
+    values |= {name: value for name, value in asked.items() if name in values and _is_plain(value)}
+    values["methods"] = list(methods) if not isinstance(methods, str) else [methods]
+    values["seeds"] = list(asked["seeds"])
+    values["patience"] = asked.get("patience") or 0
+    values["eval_every"] = asked.get("eval_every") or asked["rounds"]
+    values["data"] = _data(federation, unseen, unsaid)
+    own = next(iter(methods.values())).plan if isinstance(methods, Mapping) and methods else asked["plan"]
+    values["plan"] = _plan(own, unsaid)
+    if isinstance(methods, Mapping):
+        unsaid["methods"] = "; ".join(f"{label}: {_recipe(method)}" for label, method in methods.items())
+    elif asked["model"] is None or isinstance(asked["model"], str):
+        values["model"] = asked["model"] or default_model(federation)
+    else:
+        unsaid["model"] = _recipe(asked["model"])
+    if asked.get("channels"):
+        unsaid["channels"] = "; ".join(_recipe(one) for one in asked["channels"])
+    return {**values, UNSAID: unsaid}
+
+
+def study_on(federation: Federation) -> Study | None:
+    """A study on these clients, all of them in training; None where no text names them."""
+    unsaid = dict[str, str]()
+    found = _data(federation, None, unsaid)
+    return None if unsaid else Study(data=found)
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _recipe(thing: Any) -> str:
+    """How a thing was made, as far as it is known."""
+    recipe = recipe_of(thing)
+    return "made in Python" if recipe is None else recipe.text
+
+
+def _data(federation: Federation, unseen: Federation | None, unsaid: dict[str, str]) -> dict[str, Any]:
+    """The data section; a part of what a text names has no name of its own."""
+    source, others = federation.source or {}, () if unseen is None else unseen.names
+    if source.get("clients") == federation.num_clients + len(others):
+        named = {"name": source["name"], "options": source["options"], "hold_out": list(others) or 0}
+        return {**DataPart().model_dump(mode="json"), **named}
+    unsaid["data"] = (
+        f"a federation made in Python, '{federation.title}' with {federation.num_clients} clients "
+        f"(fingerprint {federation.fingerprint})"
+    )
+    return {"name": federation.title}
+
+
+def _plan(plan: Plan, unsaid: dict[str, str]) -> dict[str, Any]:
+    found = {"epochs": plan.epochs, "steps": plan.steps, "batch": plan.batch or 0, "lr": plan.lr}
+    name = next((name for name, make in OPTIMIZERS.items() if make is plan.optimizer), None)
+    if name is None:
+        unsaid["optimizer"] = getattr(plan.optimizer, "__name__", "made in Python")
+    return {**found, **({} if name is None else {"optimizer": name})}

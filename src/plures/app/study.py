@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from plures.app.check import ALL, inspect
+from plures.app.check import ALL, PreparedStudy, inspect
 from plures.app.mistakes import Findings, StudySource
 from plures.app.parts import DataPart, PlanPart, Seed, StudySection, TunePart
-from plures.app.prepared import PreparedStudy
 from plures.app.toml import as_toml
 from plures.builders import build_attack, build_channel, build_method
 from plures.data import Federation

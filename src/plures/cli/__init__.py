@@ -9,8 +9,6 @@ from plures.cli.commands import app
 from plures.cli.terminal import own_mistake
 from plures.errors import UserError
 
-__all__ = ["app", "main"]
-
 
 def main() -> None:
     """The entry point of the ``plures`` command."""

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plures._version import __version__
-from plures.cli.advise import advise_command
+from plures.cli.advise import advise_command, decide_command, fuse_command, worth_command
 from plures.cli.contract import contract_command
 from plures.cli.data import Imports, data_app, import_files
-from plures.cli.decide import decide_command
 from plures.cli.export import export_command
 from plures.cli.finished_studies import diff_command, report_command, show_command
-from plures.cli.fuse import fuse_command
 from plures.cli.registry_tables import entries_table, entry_page, method_page, methods_table
 from plures.cli.reproduce import reproduce_command
 from plures.cli.run_studies import print_all, print_study
@@ -24,7 +22,6 @@ from plures.cli.skeleton import write_skeleton
 from plures.cli.study_options import study_of, takes_study
 from plures.cli.terminal import console, fresh_folder
 from plures.cli.tradeoff import tradeoff_command
-from plures.cli.worth import worth_command
 from plures.errors import UnknownChoice
 
 if TYPE_CHECKING:

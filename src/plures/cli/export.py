@@ -24,9 +24,7 @@ def export_command(
         list[str] | None, typer.Option("--client", help="A client's name or uid; repeatable.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every client.")] = False,
-    method: Annotated[
-        str | None, typer.Option("--method", "-m", help="Default: the best of the leaderboard.")
-    ] = None,
+    method: Annotated[str | None, typer.Option("--method", "-m", help="Default: the recommended one.")] = None,
     seed: Annotated[int | None, typer.Option(help="Default: the study's first.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Default: DIR/models/METHOD/seed-N.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List what can be exported, and what was.")] = False,

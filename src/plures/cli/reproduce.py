@@ -21,6 +21,8 @@ def reproduce_command(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the results.")] = None,
 ) -> None:
     """Repeat a published or closed-form result; exits 0 only if every bar is met."""
+    from plures.study.disk.layout import SUMMARY
+
     papers = import_papers()
     if name is None:
         for entry in papers.REPRODUCTIONS.values():
@@ -29,7 +31,7 @@ def reproduce_command(
     folder = out or fresh_folder(name)
     rows = papers.reproduce(name, scale=scale, out=folder, tell=lambda text: console.print(text, highlight=False))
     console.print(papers.rows_table(rows))
-    console.print(f"wrote {folder / 'summary.json'}", highlight=False)
+    console.print(f"wrote {folder / SUMMARY}", highlight=False)
     if not papers.all_met(rows):
         raise typer.Exit(1)
 

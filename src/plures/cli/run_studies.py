@@ -29,7 +29,6 @@ def print_study(
     ``source`` is the file it was read from, if any: mistakes are shown with its lines.
     """
     from plures.app import run_study
-    from plures.report.page import NAME
     from plures.study.disk import layout
     from plures.study.shortfalls import shortfalls
     from plures.wrap.norms import norms_said
@@ -53,7 +52,7 @@ def print_study(
     console.print(f"picture: {out / layout.OVERVIEW}", highlight=False)
     tell_states(out)
     print_recommendation(done.saved)
-    say(f"page: {out / NAME}")
+    say(f"page: {out / layout.PAGE}")
     return done
 
 

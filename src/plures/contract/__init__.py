@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 from plures.contract.bench import Bench, Subject, subjects
-from plures.contract.checks import CHECKS, traffic_is_as_committed, traffic_row, variances_stay_positive
+from plures.contract.checks import CHECKS, traffic_row
 from plures.contract.errors import ContractBroken
 from plures.registry import Entry
-
-__all__ = [
-    "CHECKS",
-    "Bench",
-    "ContractBroken",
-    "Subject",
-    "check_method",
-    "subjects",
-    "traffic_is_as_committed",
-    "traffic_row",
-    "variances_stay_positive",
-]
 
 
 def check_method(entry: Entry) -> None:

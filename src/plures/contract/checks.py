@@ -25,20 +25,17 @@ from plures.contract.bench import (
     interrupted,
     predictions,
     prelude_rounds,
-    quiet,
-    served_models,
 )
 from plures.contract.errors import ContractBroken
 from plures.contract.lost_uploads import lost_as
 from plures.contract.views_checks import trained_is_what_training_ended_with, views_tell_the_truth
-from plures.contract.watched_runs import Watched, main_phase, outcome, plain
+from plures.contract.watched_runs import main_phase, outcome, plain
 from plures.engine.round import STEPS
-from plures.errors import BadValue, Unsupported
+from plures.errors import BadValue
 from plures.registry import METHODS
 
 LIMIT_ROUNDS = 3
 
-Table = Mapping[str, Mapping[str, int]]
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -203,29 +200,6 @@ def planted_groups_stay_hidden(bench: Bench) -> None:
     _same("planted groups hidden", outcome(bench.base), outcome(hidden.run()), atol=0.0)
 
 
-def variances_stay_positive(bench: Bench) -> None:
-    """With batch norm no client is ever served a running variance of 0 or below."""
-    try:
-        runner = _ran_with_norms(bench)
-    except Unsupported:
-        return
-    last = [one.state for one in runner.stops_seen if one.phase == len(runner.phases) - 1]
-    for state in (last[0], last[-1]):
-        for name, values in tree.named(served_models(runner, state)).items():
-            if "stats/" in name and name.endswith("/var") and not (np.asarray(values) > 0).all():
-                raise ContractBroken(f"a running variance is {np.min(values):.3g} ('{name}')")
-
-
-def _ran_with_norms(bench: Bench) -> Watched:
-    """A finished run with batch norm in the model: the base run, where that has it."""
-    if "norm" in bench.subject.entry.tags:
-        return bench.watched
-    method = quiet(bench.subject.build(worlds.model(norm=True), worlds.PLAN, {}))
-    runner = replace(bench.runner(method=method), scored=False)
-    runner.run()
-    return runner
-
-
 def limits_hold(bench: Bench) -> None:
     """At every declared limit the method predicts what the other method predicts."""
     for limit in bench.subject.entry.limits:
@@ -248,15 +222,6 @@ def _reference(name: str, options: tuple[tuple[str, Any], ...], parts: bool, nor
     model = worlds.model(parts=parts, norm=norm)
     method = Subject(METHODS[name]).build(model, worlds.FULL_BATCH, dict(options))
     return predictions(method, worlds.limit_world(world), rounds=LIMIT_ROUNDS)
-
-
-def traffic_is_as_committed(bench: Bench, table: Table) -> None:
-    """Bytes per client equal the committed table."""
-    found = traffic_row(bench)
-    if bench.subject.name not in table:
-        raise ContractBroken(f"{bench.subject.name} is not in the traffic table; run `make traffic` and commit it")
-    if dict(table[bench.subject.name]) != found:
-        raise ContractBroken(f"traffic is {found}, committed is {dict(table[bench.subject.name])}")
 
 
 def traffic_row(bench: Bench) -> dict[str, int]:

@@ -56,7 +56,7 @@ def label_skew(federation: Federation) -> float:
     A row with several labels counts as the mean of their one-hots. NaN when no client has two rows.
     """
     rows, owner = train_rows(federation)
-    return _share_explained(_labels(federation, rows), owner, np.zeros_like(owner))
+    return share_explained(_labels(federation, rows), owner, np.zeros_like(owner))
 
 
 def feature_shift(federation: Federation) -> float | None:
@@ -69,7 +69,7 @@ def feature_shift(federation: Federation) -> float | None:
         return None
     rows, owner = train_rows(federation)
     within = federation.y[rows] if federation.task == "classification" else np.zeros_like(owner)
-    return _share_explained(_narrow(input_numbers(federation, rows)), owner, np.asarray(within))
+    return share_explained(_narrow(input_numbers(federation, rows)), owner, np.asarray(within))
 
 
 def quantity_skew(federation: Federation) -> float:
@@ -77,20 +77,6 @@ def quantity_skew(federation: Federation) -> float:
     sizes = np.sort(federation.count[:, 0])
     places = 2 * np.arange(1, len(sizes) + 1) - len(sizes) - 1
     return float((places * sizes).sum() / max(len(sizes) * sizes.sum(), 1))
-
-
-def share_explained(values: NDArray[Any], owner: NDArray[Any], within: NDArray[Any] | None = None) -> float:
-    """The share of the variance of ``values`` (n, d) that lies between owners, corrected for chance, in [0, 1].
-
-    ``within`` (say, the class) compares owners inside each of its values: cells of (within, owner) against the
-    mean of their ``within``, with (cells - classes) and (n - cells) degrees of freedom. NaN where every cell has
-    one row; 0 where nothing varies.
-
-    >>> share_explained(np.array([[1.0], [1.0], [3.0], [3.0]]), np.array([0, 0, 1, 1]))
-    1.0
-    """
-    numbers = np.unique(owner, return_inverse=True)[1]
-    return _share_explained(_plain(values), numbers, np.zeros_like(numbers) if within is None else within)
 
 
 def train_rows(federation: Federation) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -129,8 +115,13 @@ class _Rows(NamedTuple):
             yield part, reader.read(self.place[part])
 
 
-def _share_explained(reader: NumberReader, owner: NDArray[np.int64], within: NDArray[Any]) -> float:
-    """``share_explained`` for values that are read some rows at a time, in two passes; owners count from 0 on."""
+def share_explained(reader: NumberReader, owner: NDArray[np.int64], within: NDArray[Any]) -> float:
+    """The share of the variance of values that lies between owners, corrected for chance, in [0, 1].
+
+    ``within`` (say, the class) compares owners inside each of its values: cells of (within, owner) against the
+    mean of their ``within``, with (cells - classes) and (n - cells) degrees of freedom. NaN where every cell has
+    one row; 0 where nothing varies. Values are read some rows at a time, in two passes; owners count from 0 on.
+    """
     rows = _in_cells(owner, np.unique(within, return_inverse=True)[1])
     spare = len(rows.cell) - int(rows.cell[-1]) - 1 if len(rows.cell) else 0
     if spare <= 0:
@@ -196,13 +187,12 @@ def _labels(federation: Federation, rows: NDArray[np.int64]) -> NumberReader:
     return _tokens(federation.y, rows, federation.num_classes)
 
 
-def _plain(values: NDArray[Any], rows: NDArray[np.int64] | None = None) -> NumberReader:
-    """Values as they are, flat; at ``rows`` where those are given."""
+def _plain(values: NDArray[Any], rows: NDArray[np.int64]) -> NumberReader:
+    """The values at ``rows`` as they are, flat."""
     width = int(np.prod(values.shape[1:], dtype=int))
 
     def read(places: NDArray[np.int64]) -> Numbers:
-        chosen = values[places if rows is None else rows[places]]
-        return chosen.reshape(len(places), width).astype(np.float64)
+        return values[rows[places]].reshape(len(places), width).astype(np.float64)
 
     return NumberReader(width, max(width, 1), read)
 

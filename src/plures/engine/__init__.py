@@ -3,31 +3,9 @@
 from plures.engine.attackers import AttackSummary
 from plures.engine.cohort import Everyone, Uniform, Weighted
 from plures.engine.executors import Executor, chunked, one_by_one, vectorized
-from plures.engine.progress import Progress
-from plures.engine.result import Run, Served
+from plures.engine.record import Progress
+from plures.engine.result import Run, Served, newcomers
 from plures.engine.round import Family
 from plures.engine.runner import Runner, prepare, run
 from plures.engine.settings import Settings
 from plures.engine.state import State
-from plures.engine.unseen import newcomers
-
-__all__ = [
-    "Everyone",
-    "Executor",
-    "Family",
-    "Progress",
-    "Run",
-    "Runner",
-    "Served",
-    "Settings",
-    "State",
-    "AttackSummary",
-    "Uniform",
-    "Weighted",
-    "chunked",
-    "newcomers",
-    "one_by_one",
-    "prepare",
-    "run",
-    "vectorized",
-]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 VERSION = 2
+STATE, ABOUT, SCORES, INFO, PAST = "state.safetensors", "about.json", "scores.parquet", "info.parquet", "past.json"
 OLD_PARTS = ("seed", "clients", "data")
 """What version 1 of a checkpoint says of its run that can still be compared."""
 EARLIER = {"turns": "exchanges"}
@@ -44,12 +45,12 @@ def save(folder: Path, state: State, record: Record, rows: list[Path], identity:
         return final
     scratch = Path(tempfile.mkdtemp(prefix="writing-", dir=folder))
     try:
-        save_file(_arrays(state), scratch / "state.safetensors")
+        save_file(_arrays(state), scratch / STATE)
         _write_record(scratch, record)
         for file in rows:
             shutil.copyfile(file, scratch / file.name)
         about = {"version": VERSION, "round": int(state.round), "identity": dict(identity)}
-        (scratch / "about.json").write_text(json.dumps(about))
+        (scratch / ABOUT).write_text(json.dumps(about))
         _to_disk(scratch)
         scratch.rename(final)
     except BaseException:
@@ -75,7 +76,7 @@ def round_of(path: Path, identity: Identity, *, but: tuple[str, ...] = (), old: 
     read if seed, clients and data are the same.
     """
     try:
-        about = json.loads((path / "about.json").read_text())
+        about = json.loads((path / ABOUT).read_text())
         version, done = about["version"], int(about["round"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise BadFile(f"{path} is not a checkpoint: {error}") from error
@@ -94,7 +95,7 @@ def round_of(path: Path, identity: Identity, *, but: tuple[str, ...] = (), old: 
 def load(path: Path, template: Any) -> tuple[State, Record]:
     """The state and record of a checkpoint; ``template`` gives the structure."""
     try:
-        arrays = _renamed(load_file(path / "state.safetensors"))
+        arrays = _renamed(load_file(path / STATE))
     except (OSError, SafetensorError) as error:
         raise BadFile(f"{path} is damaged: {error}") from error
     if (path / "rows-0.bin").exists():
@@ -125,21 +126,21 @@ def _restored(array: np.ndarray, like: Any) -> Any:
 
 
 def _write_record(folder: Path, record: Record) -> None:
-    record.table().write_parquet(folder / "scores.parquet")
-    record.info_table().write_parquet(folder / "info.parquet")
+    record.table().write_parquet(folder / SCORES)
+    record.info_table().write_parquet(folder / INFO)
     past = [
         {**vars(one), "visits": one.visits.tolist(), "exchanges": one.exchanges.tolist()} for one in record.past
     ]
-    (folder / "past.json").write_text(json.dumps(past))
+    (folder / PAST).write_text(json.dumps(past))
 
 
 def _read_record(folder: Path) -> Record:
     import polars as pl
 
     try:
-        blocks = list(_scores_in(pl.read_parquet(folder / "scores.parquet")))
-        info = tuple(pl.read_parquet(folder / "info.parquet").iter_rows())
-        past = json.loads((folder / "past.json").read_text())
+        blocks = list(_scores_in(pl.read_parquet(folder / SCORES)))
+        info = tuple(pl.read_parquet(folder / INFO).iter_rows())
+        past = json.loads((folder / PAST).read_text())
         return Record(tuple(blocks), info, tuple(_visits(_renamed(one)) for one in past))
     except (OSError, ValueError, KeyError, TypeError, StopIteration, pl.exceptions.PolarsError) as error:
         raise BadFile(f"the record in {folder} is damaged: {error}") from error

@@ -22,8 +22,7 @@ from plures.engine.executors import Executor
 from plures.engine.identity import Identity, identify_laid_out
 from plures.engine.phases import Span, methods_of, spans_of
 from plures.engine.private_rows import DiskStore
-from plures.engine.progress import Progress
-from plures.engine.record import Visits
+from plures.engine.record import Progress, Visits
 from plures.engine.round import Client, Family, Setup
 from plures.engine.rounds import clients_at
 from plures.engine.settings import Settings

@@ -1,9 +1,9 @@
-"""The result of a run: its state, its record, a row per client, and a model for each of them."""
+"""The result of a run: its state, its record, a row per client, a model for each of them, and what newcomers get."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,16 @@ import numpy as np
 from jax import Array
 
 from plures import tree
-from plures.engine.clients import TEST, VALID
-from plures.engine.evaluate import row_losses, served
+from plures.engine import cohort as cohorts
+from plures.engine.clients import TEST, TRAIN, VALID
+from plures.engine.cohort import Everyone
+from plures.engine.evaluate import row_losses, score, served
+from plures.engine.prepared import Prepared
 from plures.engine.private_rows import DiskStore
 from plures.engine.record import Record
+from plures.engine.round import STEPS
 from plures.engine.scoring import score_everyone
 from plures.engine.state import State
-from plures.engine.work import steps_per_client
 from plures.errors import BadValue, UnknownChoice
 from plures.method import Report
 from plures.types import Tree
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from plures.engine.runner import Runner
+
+AMOUNTS = (0, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 @dataclass(frozen=True)
@@ -124,3 +129,61 @@ class Run:
 
     def _visits(self) -> list[Any]:
         return [*self.record.past, self.runner.visits(self.runner.phases[-1], self.state)]
+
+
+def steps_per_client(ready: Prepared, record: Record) -> float:
+    """The mean over training clients of the gradient steps they made, all rounds and exchanges together.
+
+    A round's record is the mean over its cohort, so that it counts for the cohort's share of the clients. A step of Newton's
+    method counts as one. What clients do when they are served (fine-tuning, say) is done once and not counted.
+    """
+    total = 0.0
+    for span in ready.phases:
+        cohort = Everyone() if span.everyone else cohorts.cohort(ready.settings.cohort)
+        share = cohort.size(ready.num_seen) / ready.num_seen
+        rounds = range(span.start + 1, span.stop + 1)
+        total += share * sum(value for at, name, value in record.info if name == STEPS and at in rounds)
+    return total
+
+
+def newcomers(done: Run, amounts: Sequence[int] = AMOUNTS) -> pl.DataFrame | None:
+    """A row per unseen client and amount: its scores on all its test rows if it brings so many training rows.
+
+    A client brings its first training rows and the same share of its valid rows; the last amount is all it has. None
+    where there are no unseen clients. One pass serves all of them.
+    """
+    import polars as pl
+
+    runner = done.runner
+    number = runner.everyone.num_clients - runner.num_seen
+    if not number:
+        return None
+    count = runner.everyone.count[runner.num_seen :]
+    who, train = _amounts(count[:, TRAIN], amounts)
+    share = train / np.maximum(count[who, TRAIN], 1)
+    sizes = np.stack([train, np.round(share * count[who, VALID]), count[who, TEST]], 1)
+    found = _scored(done, runner.num_seen + who, sizes.astype(np.int32))
+    metrics = {f"personal_test_{name}": values for name, values in found["personal"]["test"].items()}
+    uid = runner.everyone.uid[runner.num_seen :][who]
+    columns: dict[str, Any] = {"uid": uid, "rows": train, "all": train == count[who, TRAIN], **metrics}
+    return pl.DataFrame(columns).fill_nan(None)
+
+
+def _amounts(have: np.ndarray, amounts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """(whose, how many) rows: every amount below what a client has, and what it has.
+
+    >>> [part.tolist() for part in _amounts(np.array([3, 7]), (0, 5))]
+    [[0, 0, 1, 1, 1], [0, 3, 0, 5, 7]]
+    """
+    each = [[*(amount for amount in amounts if amount < most), most] for most in have.tolist()]
+    return np.repeat(np.arange(len(each)), [len(one) for one in each]), np.concatenate(each).astype(np.int64)
+
+
+def _scored(done: Run, rows: np.ndarray, sizes: np.ndarray) -> Any:
+    """The scores of some unseen clients, each as if it had as many rows as said."""
+    runner, state = done.runner, done.state
+    those = replace(runner, layout=replace(runner.layout, equal=(False, False, runner.layout.equal[TEST])))
+    clients = those.clients(state, done.store, rows)
+    clients = clients._replace(place=clients.place._replace(sizes=jnp.asarray(sizes)))
+    setup = those.scoring(those.setup(those.phases[-1]))
+    return jax.device_get(score(setup, those.arrays, state.server, clients))

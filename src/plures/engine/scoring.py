@@ -1,4 +1,4 @@
-"""Scores of all clients, seen and unseen, put into the record."""
+"""Scores of all clients, seen and unseen, put into the record; and when valid rows have stopped improving."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from plures.engine.clients import VALID
 from plures.engine.evaluate import Measure, score
-from plures.engine.patience import has_settled
 from plures.engine.phases import Span
 from plures.engine.prepared import Prepared
 from plures.engine.private_rows import DiskStore
@@ -16,6 +16,9 @@ from plures.engine.record import Record
 from plures.engine.state import State
 
 BLOCK = 256  # clients scored at a time when private rows are on disk
+
+ENOUGH = 0.005
+"""By what share of itself the mean valid loss must fall for an evaluation to count as an improvement."""
 
 
 def record_scores(ready: Prepared, span: Span, state: State, store: DiskStore | None, record: Record) -> Record:
@@ -48,3 +51,22 @@ def score_everyone(
         clients = ready.clients(state, store, block)
         parts.append(jax.device_get(of(setup, ready.arrays, state.server, clients)))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+def has_settled(ready: Prepared, record: Record) -> bool:
+    """Whether the mean valid loss has not improved for as many evaluations as the run has patience for.
+
+    It is the mean over honest clients in training that have valid rows; one that is no finite number is no improvement.
+    """
+    patience = ready.settings.patience
+    if patience is None:
+        return False
+    counted = ~ready.attackers[: ready.num_seen] & (ready.everyone.count[: ready.num_seen, VALID] > 0)
+    best, waited = np.inf, 0
+    for one in record.scores:
+        if (one.kind, one.split) != ("personal", "valid") or not counted.any():
+            continue
+        loss = float(np.mean(np.asarray(one.metrics["loss"], float)[: ready.num_seen][counted]))
+        improved = loss < (best - ENOUGH * abs(best) if np.isfinite(best) else np.inf)
+        best, waited = (loss, 0) if improved else (best, waited + 1)
+    return waited >= patience

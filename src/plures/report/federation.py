@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.colors import to_rgba_array
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from plures.data.federation import SPLITS, Federation
 from plures.data.measure import input_numbers, measure_differences, train_rows
 from plures.errors import BadFile, BadValue
 from plures.report.figures import COLORS
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
 
 MOST_CLIENTS = 60
 MOST_DOTS = 500
@@ -245,7 +243,7 @@ def _colors(federation: Federation) -> NDArray[Any]:
     """A color per client by its group or domain, (clients, 4)."""
     known, number = np.unique(_member(federation), return_inverse=True)
     if len(known) <= len(COLORS):
-        return matplotlib.colors.to_rgba_array(COLORS)[number]
+        return to_rgba_array(COLORS)[number]
     return plt.get_cmap("viridis")(number / (len(known) - 1))
 
 

@@ -1,7 +1,8 @@
-"""The picture of a comparison, as a file."""
+"""The look of every picture (panels without a box, faint lines across, one way to write files), and the picture of a comparison."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,42 @@ from matplotlib import pyplot as plt
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 
 
+def plain(axis: Any, *, x: str, y: str, title: str = "") -> None:
+    """Labels, faint lines across, and no frame above and to the right."""
+    axis.set(xlabel=x, ylabel=y, title=title)
+    axis.grid(axis="y", color="0.92", lw=0.8)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def panels(number: int, width: float = 4.8, height: float = 4.2, **options: Any) -> tuple[Any, list[Any]]:
+    """A figure with panels side by side."""
+    size = (width * number, height)
+    figure, axes = plt.subplots(1, number, figsize=size, layout="constrained", squeeze=False, **options)
+    return figure, list(axes[0])
+
+
+def legend_below(figure: Any, axis: Any, columns: int) -> None:
+    """The legend of an axis, below all panels, where it hides nothing."""
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False)
+
+
+def save_figures(figures: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Figures by name as files; none stays open."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        figure.savefig(folder / f"{name}.png", dpi=120)
+        plt.close(figure)
+    return [folder / f"{name}.png" for name in figures]
+
+
 def overview(result: Comparison, path: Path) -> Path:
     """Means with their intervals, and every client's gain over training alone."""
     board = result.leaderboard
     names = board["method"].to_list()
     sound = [name for name in names if name in result.compared]
     colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(names)}
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 0.45 * len(names) + 2.6), layout="constrained")
+    figure, (left, right) = panels(2, 5.5, 0.45 * len(names) + 2.6)
     for place, row in enumerate(board.iter_rows(named=True)):
         color = colors[row["method"]]
         if row["against_best"] in UNSOUND or row["mean"] is None:

@@ -10,17 +10,12 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-import matplotlib
 import numpy as np
 import polars as pl
 
-from plures.report.figures import COLORS
-from plures.report.panels import legend_below, panels, plain
+from plures.report.figures import COLORS, legend_below, panels, plain
 from plures.solvers import AlphaInterval, certified_interval
 from plures.solvers import ClusterPath as Solutions
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 GROUPS = (COLORS[0], COLORS[5], COLORS[2], COLORS[3], COLORS[1], COLORS[4])
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -125,7 +120,7 @@ def draw_bands(tables: Tables, what: str = "planted group") -> Any:
     name = parts["graph"][0]
     own = parts.filter(pl.col("graph") == name).head(MOST_COLUMNS)
     columns = [_column(table.filter(pl.col("graph") == name), row) for row in own.iter_rows(named=True)]
-    figure, axis = plt.subplots(figsize=(max(1.5 * len(columns) + 1.5, 6.5), 5.0), layout="constrained")
+    figure, (axis,) = panels(1, max(1.5 * len(columns) + 1.5, 6.5), 5.0)
     group, clients = columns[0]["group"].to_numpy(), len(columns[0])
     bottoms = [_stack(axis, at, column["cluster"].to_numpy(), group) for at, column in enumerate(columns)]
     for at, (left, right) in enumerate(pairwise(bottoms)):

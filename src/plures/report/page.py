@@ -12,16 +12,16 @@ from typing import Any
 
 from plures._version import __version__
 from plures.report.page_data import page_of
+from plures.study.disk import layout
 from plures.study.disk.results import SavedStudy, read_results
 
-NAME = "report.html"
 SCRIPTS = ("tables.js", "charts.js", "start.js")
 
 
 def write_page(saved: SavedStudy | str | Path, path: str | Path | None = None) -> Path:
     """The report page of a study, or of the folder of one; by default ``report.html`` in that folder."""
     study = saved if isinstance(saved, SavedStudy) else read_results(saved)
-    path = study.folder / NAME if path is None else Path(path)
+    path = study.folder / layout.PAGE if path is None else Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page_text(page_of(study)), encoding="utf-8")
     return path

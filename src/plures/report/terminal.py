@@ -55,9 +55,7 @@ def leaderboard(result: Comparison, *, width: int = 80) -> Table:
         )
         for row in board.iter_rows(named=True)
     ]
-    rows += [
-        (Text(name, "dim"), said(mean), *["-"] * 6, "ref.") for name, mean in result.reference_means.items()
-    ]
+    rows += [(Text(name, "dim"), said(mean), *["-"] * 6, "ref.") for name, mean in result.reference_means.items()]
     return plain_table(f"Personal {result.metric} on test rows, over clients and seeds", columns, rows)
 
 

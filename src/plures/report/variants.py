@@ -14,11 +14,11 @@ import polars as pl
 from rich.table import Table
 from rich.text import Text
 
-from plures.report.page import NAME, fill_page, write_page
+from plures.report.page import fill_page, write_page
 from plures.report.page_data import method_look
 from plures.report.terminal import FOLDED, NUMBER, number, plain_table
 from plures.study.comparison import ALONE, GLOBAL, KNOWING, UNSOUND
-from plures.study.disk.layout import RESOLVED, VARIANTS_CSV, VARIANTS_TABLE
+from plures.study.disk.layout import PAGE, RESOLVED, VARIANTS_CSV, VARIANTS_TABLE
 from plures.study.variants import Variants
 from plures.wording import counted
 
@@ -54,7 +54,7 @@ def _advice_rows(found: Variants) -> list[dict[str, Any]]:
 def write_variants(found: Variants, path: str | Path | None = None) -> Path:
     """The table of all studies and their page, which leads to those of each; returns where the page is."""
     for one in found.studies.values():
-        if not (one.folder / NAME).exists():
+        if not (one.folder / PAGE).exists():
             write_page(one)
     found.table.write_csv(found.folder / VARIANTS_CSV)
     found.table.write_parquet(found.folder / VARIANTS_TABLE)
@@ -63,7 +63,7 @@ def write_variants(found: Variants, path: str | Path | None = None) -> Path:
 
 def write_variants_page(found: Variants, path: str | Path | None = None) -> Path:
     """The page of all studies; by default ``report.html`` in their folder, so that its links lead to theirs."""
-    path = found.folder / NAME if path is None else Path(path)
+    path = found.folder / PAGE if path is None else Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_page_text(found, path.parent), encoding="utf-8")
     return path
@@ -103,7 +103,7 @@ def _glyph(look: Mapping[str, Any]) -> str:
 
 def _scores(found: Variants, looks: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
     """The matrix of methods and variants; names of variants lead to their pages, where these are."""
-    heads = [f"<th>{_link(label, one.folder / NAME, folder)}</th>" for label, one in found.studies.items()]
+    heads = [f"<th>{_link(label, one.folder / PAGE, folder)}</th>" for label, one in found.studies.items()]
     columns = {label: _column(found, label) for label in found.studies}
     order = sorted(found.methods, key=lambda name: -sum(one.get(name, ("", -1.0))[1] for one in columns.values()))
     rows = [

@@ -2,7 +2,7 @@
 
 from plures.solvers.certificate import Certificate, certify, gap_bound, objective, true_gap
 from plures.solvers.clients import Clients, as_clients, points_as_clients
-from plures.solvers.degree import PlugIn, ValidatedDegree, degree_statistics, plug_in_degree, valid_degree
+from plures.solvers.degree import ValidatedDegree, valid_degree
 from plures.solvers.estimator import ConvexClustering, Fitted, convex_clustering
 from plures.solvers.flow import Flow, flow_test, threshold
 from plures.solvers.fused_problem import Problem, Solution, solve

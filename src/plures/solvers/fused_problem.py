@@ -17,11 +17,10 @@ import numpy as np
 from plures.errors import BadData, BadValue
 from plures.solvers.certificate import QUICK, Certificate, certify, gap_bound, objective, true_gap
 from plures.solvers.clients import Clients
-from plures.solvers.first_partition import guess_partition
 from plures.solvers.flow import Flow
 from plures.solvers.graph import Graph, Ints, lengths, means_by
 from plures.solvers.newton import centered
-from plures.solvers.partition import Partition, Reduced
+from plures.solvers.partition import Partition, Reduced, guess_partition
 from plures.solvers.point_fusion import within
 from plures.solvers.splitting import SplittingRun, douglas_rachford
 from plures.types import Floats

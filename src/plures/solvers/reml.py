@@ -134,8 +134,8 @@ def likelihoods(losses: Quadratics, clients: Clients, size: Floats, lams: Floats
     for strong in lams[..., None]:
         under, weight = values + strong, precision * strong
         precise = np.matmul(vectors * (weight * values / under)[:, None], vectors.swapaxes(1, 2)).sum(0)
-        pull = np.matmul(vectors, (weight * losses.turned / under)[..., None])[..., 0].sum(0)
-        fit = (precision * losses.turned**2 / under).sum() + pull @ np.linalg.solve(_lifted(precise), pull)
+        summed = np.matmul(vectors, (weight * losses.turned / under)[..., None])[..., 0].sum(0)
+        fit = (precision * losses.turned**2 / under).sum() + summed @ np.linalg.solve(_lifted(precise), summed)
         # Ridges are priors too: what they say by themselves is taken off, so that only rows are evidence.
         volume = np.log(under / (ridge + strong)).sum()
         center = np.linalg.slogdet(_lifted(precise))[1] - np.log((weight / (ridge + strong)).sum(0)).sum()

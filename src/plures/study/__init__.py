@@ -4,18 +4,3 @@ from plures.builders import build_attack, build_channel, build_method, build_mod
 from plures.study.comparison import Comparison
 from plures.study.grid import StudyProgress, compare, default_methods, forecasts
 from plures.study.tuning.hyperparameters import Tuned, tune
-
-__all__ = [
-    "Comparison",
-    "StudyProgress",
-    "Tuned",
-    "build_attack",
-    "build_channel",
-    "build_method",
-    "build_model",
-    "compare",
-    "default_methods",
-    "default_model",
-    "forecasts",
-    "tune",
-]

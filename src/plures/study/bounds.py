@@ -1,7 +1,7 @@
-"""What theory says before anything is trained: how good clusters can be, and whether a client should join at all.
+"""What theory says before anything is trained: whether a client should join at all.
 
-They are relative guides, never promises of accuracy. All need a loss in [0, 1]: the log-loss does not qualify unless it
-is clipped. The other bounds of the paper are in papers/three_approaches/bounds.py of the repository.
+It is a relative guide, never a promise of accuracy. It needs a loss in [0, 1]: the log-loss does not qualify unless it
+is clipped. The bounds of the paper are in papers/three_approaches/bounds.py of the repository.
 
 Mansour, Mohri, Ro, Suresh: Three Approaches for Personalization, arXiv 2002.10619.
 """
@@ -9,42 +9,16 @@ Mansour, Mohri, Ro, Suresh: Three Approaches for Personalization, arXiv 2002.106
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from plures.errors import BadValue, Unsupported
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A sum of named terms; ``sharp`` holds sharper values of terms of the same name, where a proof has them.
-
-    ``up_to_constant`` marks an order of magnitude, whose constant the paper leaves open.
-    """
-
-    name: str
-    terms: Mapping[str, float]
-    sharp: Mapping[str, float] = field(default_factory=dict)
-    up_to_constant: bool = False
-
-    @property
-    def total(self) -> float:
-        """The sum of the terms."""
-        return sum(self.terms.values())
-
-    @property
-    def verdict(self) -> str:
-        """The total as text, or "vacuous" from 1 on: a loss in [0, 1] is never further off than that."""
-        return "vacuous" if self.total >= 1 else f"{self.total:.3f}"
-
-    def __str__(self) -> str:
-        sum_of_terms = " + ".join(f"{name} {value:.3f}" for name, value in self.terms.items())
-        constant = ", up to a constant" if self.up_to_constant else ""
-        return f"{self.name}: {self.verdict} ({sum_of_terms}{constant})"
+from plures.data import Federation
+from plures.errors import BadValue
+from plures.types import Model
 
 
 @dataclass(frozen=True)
@@ -78,32 +52,6 @@ class Joining:
         return f"{word}: together {self.together:.3f} {sign} alone {self.alone:.3f} (a relative guide)"
 
 
-def hypcluster_bound(
-    *, num_clients: int, num_rows: float, dim: int, num_clusters: int, delta: float = 0.05
-) -> Bound:
-    """How far HypCluster's training loss may be from its true loss, with probability 1 - delta.
-
-    sqrt(4 p log(2 q / delta) / m) + sqrt((d q / m) log(e m / d)), arXiv 2002.10619, Corollary 2; p clients with
-    m rows in total, q clusters, d the pseudo-dimension of a model. ``sharp`` is the first term as a union over all
-    q^p assignments and McDiarmid's inequality give it: sqrt((p log q + log(2 / delta)) / (2 m)).
-
-    >>> print(hypcluster_bound(num_clients=100, num_rows=10_000, dim=49, num_clusters=100))
-    HypCluster, Corollary 2: vacuous (assignment 0.576 + models 1.760)
-    """
-    check_counts(num_clients=num_clients, num_rows=num_rows, dim=dim, num_clusters=num_clusters)
-    check_risk(delta)
-    if num_rows / num_clusters < dim:
-        given = f"num_rows {num_rows}, num_clusters {num_clusters}, dim {dim}"
-        raise Unsupported(f"Corollary 2 says nothing with fewer rows per cluster than dim: {given}")
-    assignment = math.sqrt(4 * num_clients * math.log(2 * num_clusters / delta) / num_rows)
-    union = num_clients * math.log(num_clusters) + math.log(2 / delta)
-    return Bound(
-        "HypCluster, Corollary 2",
-        {"assignment": assignment, "models": complexity(dim, num_rows, num_clusters)},
-        sharp={"assignment": math.sqrt(union / (2 * num_rows))},
-    )
-
-
 def worth_joining(*, dim: int, own_rows: float, all_rows: float, discrepancy: Discrepancy | float) -> Joining:
     """Whether a client gains from all clients' rows: sqrt(d / m_k) alone, sqrt(d / m) + disc(D_k, U) together.
 
@@ -126,22 +74,11 @@ def discrepancy_categorical(one: Any, other: Any) -> Discrepancy:
     return Discrepancy(float(np.abs(first - second).max()), exact=True)
 
 
-def complexity(dim: float, num_rows: float, num_classes: float) -> float:
-    """sqrt((d q / m) log(e m / d)): q classes of pseudo-dimension d that share m rows."""
-    return math.sqrt(dim * num_classes / num_rows * math.log(math.e * num_rows / dim))
-
-
 def check_counts(**numbers: float) -> None:
     """Refuse sizes below 1."""
     for name, number in numbers.items():
         if not 1 <= number < math.inf:
             raise BadValue(name, number, "1 or more")
-
-
-def check_risk(delta: float) -> None:
-    """Refuse a risk outside (0, 1)."""
-    if not 0 < delta < 1:
-        raise BadValue("delta", delta, "a number in (0, 1)")
 
 
 def as_law(name: str, values: Any) -> NDArray[Any]:
@@ -150,3 +87,42 @@ def as_law(name: str, values: Any) -> NDArray[Any]:
     if law.ndim != 1 or not (law >= 0).all() or abs(law.sum() - 1) > 1e-6:
         raise BadValue(name, f"shape {law.shape} and sum {law.sum():g}", "a row of numbers >= 0 that sum to 1")
     return law
+
+
+def joining_words(model: Model, everyone: Federation, num_seen: int) -> list[str | None]:
+    """A word or two for every client; None for all where labels are no classes.
+
+    Compared are sqrt(d / m_k) alone and sqrt(d / m) + disc together, with d parameters and the discrepancy between
+    the client's training labels and those of the training clients. That one knows only labels: inputs may differ too,
+    which makes joining look better than it is.
+    """
+    if not everyone.num_classes or everyone.y.ndim != 1:
+        return [None] * everyone.num_clients
+    counts = np.array([_label_counts(everyone, row) for row in range(everyone.num_clients)], float)
+    pooled = counts[everyone.uid < num_seen].sum(axis=0)
+    dim = sum(
+        math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)).params)
+    )
+    seen = everyone.uid < num_seen
+    return [_word(dim, own, pooled if known else pooled + own) for own, known in zip(counts, seen, strict=True)]
+
+
+def _label_counts(everyone: Federation, row: int) -> NDArray[np.int64]:
+    first, number = everyone.start[row, 0], everyone.count[row, 0]
+    return np.bincount(everyone.y[first : first + number].astype(int), minlength=everyone.num_classes)
+
+
+def _word(dim: int, own: NDArray[np.floating], pooled: NDArray[np.floating]) -> str:
+    if not own.sum():
+        return "not valid: no training rows"
+    if pooled.sum() < dim:
+        return "not valid: fewer rows than parameters"
+    found = worth_joining(
+        dim=dim,
+        own_rows=float(own.sum()),
+        all_rows=float(pooled.sum()),
+        discrepancy=discrepancy_categorical(own / own.sum(), pooled / pooled.sum()),
+    )
+    if min(found.alone, found.together) >= 1:
+        return "vacuous"
+    return "join" if found.worth else "stay alone"

@@ -4,7 +4,7 @@
     lr   1 / (L m),  m how far the optimizer goes for a step size of 1, in gradients, over a few steps of one gradient
          (1 for gradient descent, about 4 with momentum 0.9 in its first ten steps, sqrt(n) / |g| for Adam)
 
-Gradient descent on a quadratic diverges from 2 / L on. Networks bend less or more away from their start, and steps on few
+Gradient descent on a quadratic diverges from 2 / L on. Networks curve less or more away from their start, and steps on few
 rows see larger curvatures than all rows: this is where a search begins, not where it ends.
 """
 
@@ -74,8 +74,8 @@ def _measured(model: Model, plan: Plan, key: Key, batch: Batch) -> tuple[Array, 
 
         first = _random_like(jax.random.fold_in(key, 1), weights.params)
         _, curvature = jax.lax.fori_loop(0, ITERATIONS, improve, (first, jnp.zeros(())))
-        slope = gradient(weights.params)
-        return curvature, jnp.sqrt(tree.squared_norm(slope)), _reach(plan, weights.params, slope)
+        start = gradient(weights.params)
+        return curvature, jnp.sqrt(tree.squared_norm(start)), _reach(plan, weights.params, start)
 
     found: tuple[Array, Array, Array] = measure(key, batch)
     return found
@@ -92,11 +92,11 @@ def _random_like(key: Key, params: Tree) -> Tree:
     return tree.scale(1.0 / jnp.sqrt(tree.squared_norm(found)), found)
 
 
-def _reach(plan: Plan, params: Tree, slope: Tree) -> Array:
+def _reach(plan: Plan, params: Tree, gradient: Tree) -> Array:
     """How far the optimizer goes in a step, on average over a few steps of one gradient, with a step size of 1."""
     optimizer = plan.optimizer(1.0)
     memory, moved = optimizer.init(params), tree.zeros_like(params)
     for _ in range(STEPS):
-        change, memory = optimizer.update(slope, memory, params)
+        change, memory = optimizer.update(gradient, memory, params)
         moved = tree.add(moved, change)
     return jnp.sqrt(tree.squared_norm(moved)) / STEPS

@@ -28,7 +28,7 @@ import polars as pl
 import polars.selectors as cs
 
 from plures.errors import BadValue, UnknownChoice, Unsupported
-from plures.study.disk.layout import flat, score_column
+from plures.study.disk.layout import flat, score_column, undotted
 
 if TYPE_CHECKING:
     from plures.study.comparison import Comparison
@@ -276,8 +276,7 @@ def _lacking(kind: str) -> str:
 
 def _place(method: str, seed: int | None = None) -> str:
     """A folder's name; different methods have different ones."""
-    name = quote(method, safe="=,+|:")
-    name = name if name.strip(".") else name.replace(".", "%2E")
+    name = undotted(quote(method, safe="=,+|:"))
     return name if seed is None else f"{name}/seed-{seed}"
 
 

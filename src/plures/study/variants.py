@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -129,13 +128,11 @@ def is_varied(folder: str | Path) -> bool:
 
 def read_index(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
     """{label: (folder, what is varied)} of all studies."""
-    try:
-        rows = json.loads((folder / layout.VARIANTS).read_text())["variants"]
-        return {str(row["label"]): (str(row["folder"]), dict(row["varied"])) for row in rows}
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise BadFile(
-            f"{folder / layout.VARIANTS} is damaged: {error}; each of the studies beside it can still be read"
-        ) from error
+    return layout.read_as(
+        lambda found: {str(row["label"]): (str(row["folder"]), dict(row["varied"])) for row in found["variants"]},
+        folder / layout.VARIANTS,
+        advice="; each of the studies beside it can still be read",
+    )
 
 
 def open_variants(folder: str | Path) -> Variants:

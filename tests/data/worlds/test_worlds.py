@@ -127,25 +127,6 @@ def test_an_odd_number_of_clients_on_a_line_is_refused():
     assert str(refusal.value) == "num_clients must be even when dim is 1, so that offsets can balance, got 5"
 
 
-NOISE, CLIENTS = 0.16, 20  # dim sigma^2 / rows = 4 * 1 / 25
-
-
-@pytest.mark.parametrize(
-    ("radius", "best_lam", "best_risk", "global_risk"),
-    [(0.5, 0.608, 0.1025, 0.258), (0.2, 3.8, 0.0397, 0.048), (0.05, 60.8, 0.01046, 0.0105)],
-)
-def test_mean_estimation_risk_has_the_reference_values(radius, best_lam, best_risk, global_risk):
-    """fedclup.md 5.3: the least risk, and both ends (lam = 0 is local, lam to infinity global)."""
-
-    def risk(lam):
-        return worlds.mean_estimation_risk(lam, num_clients=CLIENTS, noise=NOISE, radius=radius)
-
-    assert risk(best_lam) == pytest.approx(best_risk, abs=5e-5)
-    assert risk(best_lam) < min(risk(0.99 * best_lam), risk(1.01 * best_lam))
-    assert risk(0.0) == pytest.approx(0.16)
-    assert risk(1e12) == pytest.approx(global_risk, abs=1e-9)
-
-
 @pytest.mark.parametrize("radius", [0.5, 0.2])
 def test_mean_estimation_facts_are_the_ends_of_the_risk_curve(radius):
     facts = worlds.mean_estimation(num_clients=6, dim=4, rows=20, sigma=1.5, radius=radius).facts

@@ -4,26 +4,7 @@ A *dealer* deals all examples anew among new clients, inside each group and doma
 client's rows anew. The others keep the clients: they plant groups, shift features or shift concepts.
 """
 
-from __future__ import annotations
-
 from plures.data.partition.groups import label_permutation_groups, label_set_groups, rotation_groups
 from plures.data.partition.labels import classes, dirichlet, shards
 from plures.data.partition.quantity import draw_clients, iid, lognormal, natural, zipf
 from plures.data.partition.shift import concept_shift, feature_shift, rotation
-
-__all__ = [
-    "classes",
-    "concept_shift",
-    "dirichlet",
-    "draw_clients",
-    "feature_shift",
-    "iid",
-    "label_permutation_groups",
-    "label_set_groups",
-    "lognormal",
-    "natural",
-    "rotation",
-    "rotation_groups",
-    "shards",
-    "zipf",
-]

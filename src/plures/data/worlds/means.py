@@ -69,9 +69,3 @@ def mean_estimation(
     noise_of_mean = dim * sigma**2 / rows
     facts = {"local_risk": noise_of_mean, "global_risk": noise_of_mean / num_clients + radius**2}
     return World(federation=federation, model=linear.mean((0,), dim), truth=truth, facts=facts)
-
-
-def mean_estimation_risk(lam: float, *, num_clients: int, noise: float, radius: float) -> float:
-    """The average risk of ``mean_estimation`` at penalty ``lam``; ``noise`` = dim sigma^2 / rows."""
-    shrink = lam / (1 + lam)
-    return noise / num_clients + shrink**2 * radius**2 + (1 - shrink) ** 2 * noise * (1 - 1 / num_clients)

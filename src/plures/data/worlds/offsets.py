@@ -2,14 +2,14 @@
 
 Every client's coefficients lie at distance exactly ``radius`` from the average of all, which is the common part. At
 radius 0 one model serves all; with a large one each client is best alone; between them a penalty on the distance from a
-shared model helps (Yu, He, Sun, Xue, Li, arXiv 2410.08934). Labels and targets carry noise. ``argmax_labels`` is the
-generator that was published with that paper, whose labels carry none: what is wrong with it is said there.
+shared model helps (Yu, He, Sun, Xue, Li, arXiv 2410.08934). Labels and targets carry noise. The
+generator that was published with that paper, whose labels carry none, is in papers/fedclup of the repository.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -120,32 +120,6 @@ def spectrum(dim: int, least: float, most: float) -> NDArray[Any]:
     if not 0 < least <= most < float("inf"):
         raise BadValue("least", least, f"a positive number, at most that of most ({most})")
     return np.geomspace(least, most, dim)
-
-
-class LabeledInputs(NamedTuple):
-    """Inputs, labels, and the coefficients that gave them."""
-
-    x: NDArray[Any]  # (clients, rows, dim)
-    y: NDArray[Any]  # (clients, rows)
-    truth: NDArray[Any]  # (clients, classes, dim)
-
-
-def argmax_labels(
-    key: Key, *, num_clients: int = 10, dim: int = 10, rows: int = 200, radius: float = 1.0, num_classes: int = 2
-) -> LabeledInputs:
-    """The generator published with arXiv 2410.08934, kept to show its two defects; it is no world.
-
-    W_k = radius Z_k with normal Z_k, inputs N(v_k, diag(j^-1.2)) around normal v_k, label argmax W_k x. The largest
-    of W_k x is where the largest of Z_k x is: **labels do not depend on radius**. And W_k separates them without an
-    error, so that the logistic loss has no minimizer: **coefficients grow as long as a client trains**.
-    """
-    keys = jax.random.split(key, 3)
-    basis = np.asarray(jax.random.normal(keys[0], (num_clients, num_classes, dim)), float)
-    middle = np.asarray(jax.random.normal(keys[1], (num_clients, 1, dim)), float)
-    noise = np.asarray(jax.random.normal(keys[2], (num_clients, rows, dim)), float)
-    x = middle + noise * np.arange(1.0, dim + 1) ** -0.6
-    y = np.einsum("crd,ckd->crk", x, radius * basis).argmax(-1)
-    return LabeledInputs(x, y.astype(np.int32), radius * basis)
 
 
 def _draw(offsets: Offsets, **scales: float) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], Key]:

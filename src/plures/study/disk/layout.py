@@ -2,8 +2,9 @@
 
     study.json  study.toml  command.txt  data.json        what was asked for, and of which data
     clients.parquet  clients.csv  leaderboard.csv  summary.json  overview.png  report.html
+    advice.json  decisions.parquet      of other commands than a comparison
     references.parquet     what is not federated: trivial predictors, lines and trees
-    runs/METHOD/seed-N/    record, info, clients, newcomers (.parquet), done.json, checkpoint/
+    runs/METHOD/seed-N/    record, info, clients, newcomers (.parquet), bytes.csv, done.json, checkpoint/
     tuning/                steps.json, trials.json, trials.parquet, chosen.json
     models/METHOD/seed-N/CLIENT/    model.safetensors, model.json
 
@@ -14,21 +15,24 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from plures.errors import BadFile
 
 STUDY, RESOLVED, COMMAND, DATA, SUMMARY = "study.json", "study.toml", "command.txt", "data.json", "summary.json"
 CLIENTS, CLIENTS_CSV, LEADERBOARD, OVERVIEW = "clients.parquet", "clients.csv", "leaderboard.csv", "overview.png"
+PAGE, ADVICE, DECISIONS = "report.html", "advice.json", "decisions.parquet"
 RUNS, RECORD, INFO, NEWCOMERS, DONE = "runs", "record.parquet", "info.parquet", "newcomers.parquet", "done.json"
-REFERENCES = "references.parquet"
+REFERENCES, BYTES = "references.parquet", "bytes.csv"
 STATES = "checkpoint"
 TUNING, TRIALS, TRIALS_TABLE, CHOSEN, STEPS = "tuning", "trials.json", "trials.parquet", "chosen.json", "steps.json"
 MODELS, WEIGHTS, ABOUT = "models", "model.safetensors", "model.json"
 VARIANTS, VARIANTS_CSV, VARIANTS_TABLE = "variants.json", "variants.csv", "variants.parquet"
+
+Parsed = TypeVar("Parsed")
 
 HEADER = "plures"
 """The key under which a table of a run says what it is of."""
@@ -72,7 +76,12 @@ def run_folder(out: Path, method: str, seed: int) -> Path:
     name = quote(method, safe="=,+")
     if len(name) > LONGEST:
         name = f"{name[: LONGEST - 9]}~{zlib.crc32(method.encode()):08x}"
-    return out / RUNS / (name if name.strip(".") else name.replace(".", "%2E")) / f"seed-{seed}"
+    return out / RUNS / undotted(name) / f"seed-{seed}"
+
+
+def undotted(name: str) -> str:
+    """A folder's name that is not one of those which lead elsewhere: ``.`` and ``..``."""
+    return name if name.strip(".") else name.replace(".", "%2E")
 
 
 def label_of(folder: Path) -> str:
@@ -100,13 +109,21 @@ def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def read_json(file: Path) -> dict[str, Any]:
     """The values by name in a file that a study left."""
+
+    def by_name(found: Any) -> dict[str, Any]:
+        if not isinstance(found, dict):
+            raise TypeError("it should hold settings by name")
+        return found
+
+    return read_as(by_name, file)
+
+
+def read_as(parse: Callable[[Any], Parsed], file: Path, *, advice: str = "") -> Parsed:
+    """What ``parse`` makes of a file that a study left; a damaged one is refused, with ``advice``."""
     try:
-        found = json.loads(file.read_text())
-    except ValueError as error:
-        raise BadFile(f"{file} is damaged: {error}") from error
-    if not isinstance(found, dict):
-        raise BadFile(f"{file} is damaged: it should hold settings by name")
-    return found
+        return parse(json.loads(file.read_text()))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise BadFile(f"{file} is damaged: {error}{advice}") from error
 
 
 def write_json(file: Path, values: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ from plures.errors import BadFile, BadValue, UserError
 from plures.method import Method
 from plures.models.units import in_units
 from plures.registry import MODELS, Named
-from plures.study.disk.layout import ABOUT, WEIGHTS, write_bytes
+from plures.study.disk.layout import ABOUT, WEIGHTS, read_as, write_bytes
 from plures.types import Data, Plan, Rows, Tree
 
 FORMAT = 1
@@ -139,10 +139,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         raise BadFile(
             f"{folder} holds no model (there is no {ABOUT} in it); give a folder that plures export wrote"
         )
-    try:
-        about: Any = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise BadFile(f"{file} is damaged: {error}") from error
+    about: Any = read_as(lambda found: found, file)
     version = about.get("format") if isinstance(about, dict) else None
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise BadFile(f"{file} is damaged: it has no format number")

@@ -132,8 +132,8 @@ def _settings(folder: Path, name: str, missing: list[str]) -> dict[str, Any]:
     """A file of settings; an empty one where there is none, or where it is damaged."""
     try:
         return layout.read_json(folder / name)
-    except (OSError, BadFile) as error:
-        wrong = f"there is no {name}" if isinstance(error, OSError) else f"{name} is damaged"
+    except BadFile:
+        wrong = f"{name} is damaged" if (folder / name).exists() else f"there is no {name}"
         missing.append(f"{wrong}: the settings of the study are unknown")
         return {}
 

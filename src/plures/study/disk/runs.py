@@ -105,8 +105,7 @@ def check_made(folder: Path, about: Mapping[str, Any], identity: Identity, mark:
     ``mark`` is what version 0.1 would have written, where the settings of the study in the folder vouch for the rest.
     """
     if IDENTITY in about:
-        settings = identity.difference(about[IDENTITY], but=OF_DATA)
-        data = identity.difference(about[IDENTITY])
+        settings, data = differences(identity, about[IDENTITY])
     elif mark is None:
         raise BadFile(
             f"{folder} was written by version 0.1, which did not note method and model; use another folder"
@@ -115,10 +114,20 @@ def check_made(folder: Path, about: Mapping[str, Any], identity: Identity, mark:
         (before, data_before), (now, data_now) = (one.rsplit(", data ", 1) for one in (str(about["mark"]), mark))
         settings = None if before == now else about["mark"]
         data = None if data_before == data_now else data_before
+    refuse_other(settings, data, f"{folder} holds a run", f"the run in {folder} was made")
+
+
+def differences(identity: Identity, before: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The first setting, and the first part at all, in which what was kept differs; None where there is none."""
+    return identity.difference(before, but=OF_DATA), identity.difference(before)
+
+
+def refuse_other(settings: str | None, data: str | None, held: str, made: str) -> None:
+    """Refuse what was kept with other settings or of other data."""
     if settings is not None:
-        raise BadFile(f"{folder} holds a run with other settings ({settings}); use another folder")
+        raise BadFile(f"{held} with other settings ({settings}); use another folder")
     if data is not None:
-        raise BadFile(f"the data changed since the run in {folder} was made; use another folder")
+        raise BadFile(f"the data changed since {made}; use another folder")
 
 
 def old_mark(method: Method, federation: Federation, settings: Settings, tuned: str | None = None) -> str:
@@ -135,7 +144,7 @@ def read_finished(folder: Path, identity: Identity, mark: str | None = None) -> 
     """The result of a run that was kept; None if there is none or it is damaged; one made otherwise is refused."""
     try:
         about = layout.read_json(folder / layout.DONE)
-    except (OSError, BadFile):
+    except BadFile:
         return None
     if not isinstance(about.get(IDENTITY), dict) and ", data " not in str(about.get("mark")):
         return None

@@ -325,6 +325,6 @@ def _about(result: Tuned, metric: str) -> dict[str, Any]:
     return {
         "rungs": [rung._asdict() for rung in result.rungs],
         "metric": metric,
-        "chosen": {text: {"method": now, "lr": lr} for text, (now, lr) in result.chosen.items()},
+        "chosen": result.chosen,
         "said": list(result.said),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from plures.engine.identity import Identity
 from plures.errors import BadFile, MethodWarning, UserError
 from plures.method import Method
 from plures.study.disk import layout
-from plures.study.disk.runs import IDENTITY, OF_DATA
+from plures.study.disk.runs import IDENTITY, differences, refuse_other
 
 DIVERGED = "diverged"
 
@@ -85,11 +84,16 @@ def read_chosen(out: str | Path) -> dict[str, tuple[str, float]]:
     file = Path(out) / layout.TUNING / layout.CHOSEN
     if not file.exists():
         return {}
-    try:
-        found = json.loads(file.read_text())["chosen"]
-        return {label: (str(one["method"]), float(one["lr"])) for label, one in found.items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BadFile(f"{file} is damaged: {error}") from error
+    return layout.read_as(
+        lambda found: {label: (str(one["method"]), float(one["lr"])) for label, one in found["chosen"].items()},
+        file,
+    )
+
+
+def write_chosen(out: Path, about: Mapping[str, Any]) -> None:
+    """Keep what was chosen; ``chosen`` is as ``read_chosen`` gives it."""
+    chosen = {label: {"method": text, "lr": lr} for label, (text, lr) in about["chosen"].items()}
+    layout.write_json(out / layout.TUNING / layout.CHOSEN, {**about, "chosen": chosen})
 
 
 @dataclass(frozen=True)
@@ -106,10 +110,11 @@ class KeptTrials:
         file = None if folder is None else folder / layout.TRIALS
         if file is None or not file.exists():
             return KeptTrials(folder, {})
-        try:
-            runs = {str(name): _checked(one) for name, one in json.loads(file.read_text())["runs"].items()}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise BadFile(f"{file} is damaged: {error}; remove it to run all trials again") from error
+        runs = layout.read_as(
+            lambda found: {str(name): _checked(one) for name, one in found["runs"].items()},
+            file,
+            advice="; remove it to run all trials again",
+        )
         if any(IDENTITY not in one for one in runs.values()):
             said = "which did not note model and optimizer; remove it to run all trials again"
             raise BadFile(f"{file} was written by version 0.1, {said}")
@@ -120,29 +125,24 @@ class KeptTrials:
         found = self.runs.get(name)
         if found is None:
             return None
-        other = identity.difference(found[IDENTITY], but=OF_DATA)
-        if other is not None:
-            raise BadFile(f"{self.folder} holds trials with other settings ({name}: {other}); use another folder")
-        if identity.difference(found[IDENTITY]) is not None:
-            raise BadFile(f"the data changed since the trials in {self.folder} were run; use another folder")
+        other, data = differences(identity, found[IDENTITY])
+        settings = None if other is None else f"{name}: {other}"
+        refuse_other(settings, data, f"{self.folder} holds trials", f"the trials in {self.folder} were run")
         return Outcome(**found["outcome"])
 
     def put(self, name: str, text: str, lr: float, identity: Identity, outcome: Outcome) -> None:
         """Keep one outcome more."""
         about = {"setting": text, "lr": lr, IDENTITY: dict(identity.parts), "outcome": asdict(outcome)}
         self.runs[name] = about
-        self._write(layout.TRIALS, {"runs": self.runs})
+        if self.folder is not None:
+            layout.write_json(self.folder / layout.TRIALS, {"runs": self.runs})
 
     def close(self, table: pl.DataFrame, about: Mapping[str, Any]) -> None:
         """Keep the table of all trials, and what was chosen."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             table.write_parquet(self.folder / layout.TRIALS_TABLE)
-            self._write(layout.CHOSEN, about)
-
-    def _write(self, name: str, values: Mapping[str, Any]) -> None:
-        if self.folder is not None:
-            layout.write_json(self.folder / name, values)
+            write_chosen(self.folder.parent, about)
 
 
 def _checked(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,17 +7,16 @@
     choice     by the mean over clients of the valid loss; of those within 1 % of the best, the smallest step
 
 Training alone has a race of its own, so that this end of the comparison is honest; every other method takes FedAvg's step.
-Attacks and other channels are left out: what they do to uploads says nothing of how far a client may step. Without valid
+What was found is kept in the study's folder, and made smaller for who breaks down. Attacks and other channels are left out: what they do to uploads says nothing of how far a client may step. Without valid
 rows it is the ceiling alone. Test rows are not there.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -26,14 +25,16 @@ from plures.builders import build_model, default_model
 from plures.data import Federation
 from plures.engine import Settings
 from plures.engine.identity import Identity, identify
-from plures.errors import BadFile
+from plures.method import Method
 from plures.study.comparison import ALONE, GLOBAL
 from plures.study.curvature import curvature_step
 from plures.study.disk import layout
-from plures.study.disk.runs import OF_DATA
+from plures.study.disk.runs import IDENTITY, differences, refuse_other
 from plures.study.grid import StudyProgress, honest_rows, teller
-from plures.study.sweep import number_text
-from plures.study.tuning.outcomes import KeptTrials, Outcome, outcome_of, without_test
+from plures.study.smaller_steps import SMALLER, TIMES
+from plures.study.sweep import SweptOption, SweptValue, number_text
+from plures.study.tuning.degree_race import LEAST_ROUNDS, race_degree, raced_option
+from plures.study.tuning.outcomes import KeptTrials, Outcome, outcome_of, read_chosen, without_test, write_chosen
 from plures.study.tuning.trial import Trial, TrialSetup
 from plures.types import Model, Plan
 
@@ -58,6 +59,8 @@ class StepSizes:
     said: tuple[str, ...]
     rounds: int
     seconds: float
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Methods with the degree of collaboration that a race found, by their texts as given."""
 
     def of(self, text: str) -> float:
         """The step size of a method, by its text."""
@@ -75,11 +78,13 @@ def find_step_sizes(
     norm: str = "share",
     out: str | Path | None = None,
     progress: Callable[[StudyProgress], None] | None = None,
+    degrees: bool = True,
     **settings: Any,
 ) -> StepSizes:
     """The step sizes of a study of these methods; ``settings`` are those of its runs, the step size of ``plan`` is not read.
 
-    With ``out`` they are kept in its folder, and are not searched again.
+    With ``degrees`` also the degrees of collaboration that are left at their defaults (``degree_race``). With ``out`` all is kept
+    in its folder, and is not searched again.
     """
     given = model or default_model(federation)
     setup = TrialSetup(
@@ -94,13 +99,14 @@ def find_step_sizes(
     )
     search = _Search(setup, max(SHORTEST, rounds // SHARE), KeptTrials.of(out), progress)
     ends = [GLOBAL] if not any(map(_is_alone, methods)) else [GLOBAL, ALONE]
-    identity = search.identity(ends, rounds)
+    raced = {text: one for text in methods if degrees and rounds >= LEAST_ROUNDS and (one := raced_option(text))}
+    identity = search.identity(ends, rounds, list(raced))
     before = _read(out, identity)
     if before is not None:
         return before
-    found = search.sizes(ends)
+    found = search.with_degrees(search.sizes(ends), raced, rounds)
     if out is not None:
-        about = {**asdict(found), "identity": dict(identity.parts)}
+        about = {**asdict(found), IDENTITY: dict(identity.parts)}
         layout.write_json(Path(out) / layout.TUNING / layout.STEPS, about)
     return found
 
@@ -134,6 +140,27 @@ class _Search:
         lrs = {end: rung_center(center) if lr is None else lr for end, lr in chosen.items()}
         return StepSizes(lrs[GLOBAL], lrs.get(ALONE, lrs[GLOBAL]), tuple(said), total, seconds)
 
+    def with_degrees(self, sizes: StepSizes, raced: Mapping[str, SweptOption], rounds: int) -> StepSizes:
+        """The same with the degrees that races find; none where there are no valid rows to find them by."""
+        if not sizes.rounds:
+            return sizes
+        began, texts, said = time.perf_counter(), dict[str, str](), list[str]()
+        for text, degree in raced.items():
+
+            def play(degree: SweptOption, value: SweptValue, number: int, text: str = text) -> Outcome:
+                method, place = (
+                    self.setup.build(value.label, sizes.of(text)),
+                    {(degree.index, degree.option): value.value},
+                )
+                trial = Trial(number, value.label, sizes.of(text), {}, method, shape=text, numbers=place)
+                return self.played(trial, f"{degree.option} of {text}", rounds)
+
+            texts[text], line = race_degree(text, degree, play)
+            said.append(line)
+        if said:
+            said[-1] += f" ({time.perf_counter() - began:.0f} s in all)"
+        return replace(sizes, texts=texts, said=(*sizes.said, *said))
+
     def race(self, end: str, center: float) -> dict[float, Outcome]:
         """What every step size came to, in the order they were tried."""
         middle = nearest_rung(center)
@@ -148,25 +175,32 @@ class _Search:
         return found
 
     def trial(self, end: str, lr: float, number: int) -> Outcome:
-        """A short run with one step size; one that was kept is not run again."""
-        settings = self.setup.settings(self.rounds, seed=self.setup.seed)
-        method = self.setup.build(end, lr)
-        trial = Trial(number, end, lr, {}, method, shape=end)
-        name = f"step size of {end}, {lr:g}, {self.rounds} rounds"
-        identity = identify(method, self.setup.federation, settings) if self.shelf.folder else Identity({})
+        """A short run with one step size."""
+        return self.played(
+            Trial(number, end, lr, {}, self.setup.build(end, lr), shape=end), f"step size of {end}", self.rounds
+        )
+
+    def played(self, trial: Trial, what: str, rounds: int) -> Outcome:
+        """What a trial comes to; one that was kept is not run again."""
+        assert trial.method is not None
+        settings = self.setup.settings(rounds, seed=self.setup.seed)
+        name = f"{what}: {trial.text}, {trial.lr:g}, {rounds} rounds"
+        identity = identify(trial.method, self.setup.federation, settings) if self.shelf.folder else Identity({})
         outcome = self.shelf.kept(name, identity) if self.shelf.folder else None
         if outcome is None:
-            tell = teller(self.progress, f"step size of {end}", self.setup.seed, number, 2 * AROUND + 1 + WIDER)
-            outcome = outcome_of(method, "", [settings], [tell], partial(self.setup.run, trial))
+            tell = teller(self.progress, what, self.setup.seed, trial.number, 2 * AROUND + 1 + WIDER)
+            outcome = outcome_of(trial.method, "", [settings], [tell], partial(self.setup.run, trial))
             if self.shelf.folder:
-                self.shelf.put(name, end, lr, identity, outcome)
+                self.shelf.put(name, trial.text, trial.lr, identity, outcome)
         return outcome
 
-    def identity(self, ends: Sequence[str], rounds: int) -> Identity:
+    def identity(self, ends: Sequence[str], rounds: int, raced: Sequence[str]) -> Identity:
         """What the search is known by."""
         settings: Settings = self.setup.settings(self.rounds, seed=self.setup.seed)
         parts = identify(self.setup.build(GLOBAL, UNKNOWN), self.setup.federation, settings).parts
-        return Identity({**parts, "ends": ", ".join(ends), "study": f"{rounds} rounds"})
+        return Identity(
+            {**parts, "ends": ", ".join(ends), "study": f"{rounds} rounds", "degrees": ", ".join(raced)}
+        )
 
 
 def step(rung: int) -> float:
@@ -226,13 +260,86 @@ def _read(out: str | Path | None, identity: Identity) -> StepSizes | None:
     file = None if out is None else Path(out) / layout.TUNING / layout.STEPS
     if file is None or not file.exists():
         return None
-    try:
-        about = json.loads(file.read_text())
-        before = about.pop("identity")
-        settings, other = identity.difference(before, but=OF_DATA), identity.difference(before)
-        found = StepSizes(**{**about, "said": tuple(about["said"])})
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BadFile(f"{file} is damaged: {error}; remove it to search again") from error
-    if settings is None and other is not None:
-        raise BadFile(f"the data changed since the step sizes in {file} were found; use another folder")
-    return found if other is None else None
+
+    def parse(about: Any) -> tuple[tuple[str | None, str | None], StepSizes]:
+        before = differences(identity, about.pop(IDENTITY))
+        return before, StepSizes(**{**about, "said": tuple(about["said"])})
+
+    (settings, data), found = layout.read_as(parse, file, advice="; remove it to search again")
+    if settings is not None:
+        return None
+    refuse_other(None, data, "", f"the step sizes in {file} were found")
+    return found
+
+
+Chosen = dict[str, tuple[str, float]]
+"""By label: a method's text, and its step size."""
+
+
+@dataclass(frozen=True, eq=False)
+class FoundSteps:
+    """What every method is trained with; ``build(text, lr)`` makes it. ``times``: how often whose step was quartered."""
+
+    chosen: Chosen
+    times: dict[str, int]
+    build: Callable[[str, float], Method]
+    out: Path | None
+    said: tuple[str, ...]
+
+    @property
+    def now(self) -> Chosen:
+        """The step sizes as they are now."""
+        return {name: (text, lr / SMALLER ** self.times.get(name, 0)) for name, (text, lr) in self.chosen.items()}
+
+    def methods(self) -> dict[str, Method]:
+        """The methods, ready to run."""
+        return {label: self.build(text, lr) for label, (text, lr) in self.now.items()}
+
+    def again(self, label: str) -> tuple[Method, float] | None:
+        """The method with a quarter of its step; None where that was done often enough."""
+        if self.times.get(label, 0) >= TIMES:
+            return None
+        self.times[label] = self.times.get(label, 0) + 1
+        self.keep()
+        text, lr = self.now[label]
+        return self.build(text, lr), lr
+
+    def keep(self) -> None:
+        """Write what was chosen, so that going on, exporting and the page know it."""
+        if self.out is None:
+            return
+        file = self.out / layout.TUNING / layout.CHOSEN
+        before = layout.read_json(file) if file.exists() else {}
+        chosen = {**read_chosen(self.out), **self.now}
+        write_chosen(self.out, {"said": list(self.said), **before, "chosen": chosen, "quartered": self.times})
+
+
+def steps_of(
+    found: StepSizes, texts: Sequence[str], build: Callable[[str, float], Method], out: Path | None
+) -> FoundSteps:
+    """The step sizes that were found, for methods by their texts."""
+    chosen = {text: (found.texts.get(text, text), found.of(text)) for text in texts}
+    return _kept(FoundSteps(chosen, quartered(out), build, out, found.said))
+
+
+def steps_of_tuned(
+    chosen: Mapping[str, tuple[str, float]], build: Callable[[str, float], Method], out: Path, times: dict[str, int]
+) -> FoundSteps:
+    """The step sizes that tuning chose; ``times`` are those of before."""
+    return _kept(FoundSteps(dict(chosen), times, build, out, ()))
+
+
+def quartered(out: Path | None) -> dict[str, int]:
+    """How often whose step size was quartered in the study of a folder."""
+    file = None if out is None else out / layout.TUNING / layout.CHOSEN
+    if file is None or not file.exists():
+        return {}
+    read_chosen(file.parents[1])
+    return layout.read_as(
+        lambda found: {str(label): int(one) for label, one in found.get("quartered", {}).items()}, file
+    )
+
+
+def _kept(found: FoundSteps) -> FoundSteps:
+    found.keep()
+    return found
