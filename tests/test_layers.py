@@ -9,7 +9,7 @@ from layers import LEVEL, files, imports_of, named, parsed, part_of
 
 import plures
 
-OWN_LIBRARY = {"matplotlib": {"report", "papers"}, "plotly": {"report"}, "pydantic": {"app"}}
+OWN_LIBRARY = {"matplotlib": {"report", "advise", "papers"}, "plotly": {"report"}, "pydantic": {"app"}}
 NEVER_IN_THE_CORE = {"polars", "pydantic", "plotly", "matplotlib"}
 
 # The command that runs a paper finds it beside the package, if it is there.

@@ -29,7 +29,7 @@ SETS = {
 
 def play_sets(sets: Sequence[Real], out: Path, tell: Callable[[str], None]) -> list[Row]:
     """The rows of every set whose data are there, with a table of clients and a picture each."""
-    from plures.report.advice_figures import worth_figure
+    from plures.advise.advice_figures import worth_figure
     from plures.report.figures import save_figures
 
     found: list[Row] = []

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from plures import advise, attacks, channel, data, methods, models, personalize
     from plures.app.folder import open_study
     from plures.app.running import compare
+    from plures.app.several import run_variants
     from plures.app.study import Study
     from plures.builders import build
     from plures.data import Federation
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from plures.method import Method, then
     from plures.registry import Limit
     from plures.study.disk.models import load_model, save_model
+    from plures.study.variants import open_variants
     from plures.types import Data, Model, Plan, Weights
 
 PACKAGES = ("advise", "attacks", "channel", "data", "methods", "models", "personalize")
@@ -41,6 +43,8 @@ HOMES = {
     "Study": "app.study",
     "compare": "app.running",
     "open_study": "app.folder",
+    "open_variants": "study.variants",
+    "run_variants": "app.several",
     "load_model": "study.disk.models",
     "run": "engine",
     "save_model": "study.disk.models",
@@ -68,8 +72,10 @@ __all__ = [
     "methods",
     "models",
     "open_study",
+    "open_variants",
     "personalize",
     "run",
+    "run_variants",
     "save_model",
     "then",
 ]

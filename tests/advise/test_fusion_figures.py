@@ -4,7 +4,7 @@ import polars as pl
 
 from plures.advise.fusion import FusedModels
 from plures.advise.linear_rows import LinearRows
-from plures.report.advice_figures import draw_advice
+from plures.report.figures import save_figures
 from plures.solvers import convex_clustering
 
 
@@ -15,7 +15,7 @@ def test_a_fused_federation_is_drawn(tmp_path):
     rows = LinearRows(tuple("abcdef"), (), {}, True)
     fused = FusedModels(fitted, rows, None, "rmse", pl.DataFrame())
 
-    found = draw_advice(fused, tmp_path)
+    found = save_figures(fused.figures, tmp_path)
 
     assert [path.name for path in found] == ["path.png", "clusters.png", "bands.png"]
     assert all(path.stat().st_size > 1000 for path in found)

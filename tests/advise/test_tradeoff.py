@@ -259,7 +259,7 @@ def test_finished_runs_are_not_run_again(swept):
 
 def test_the_files_say_what_the_result_says(swept, tmp_path):
     _, result, _ = swept
-    points, values, summary = result.save(tmp_path)
+    points, values, summary, *_ = result.save(tmp_path)
     found = json.loads(summary.read_text())
 
     assert pl.read_csv(points).height == 5 * 2

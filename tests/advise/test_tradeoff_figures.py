@@ -7,8 +7,8 @@ import pytest
 from matplotlib import pyplot as plt
 from sweeps import curve, made
 
-from plures.report.advice_figures import draw_advice
-from plures.report.tradeoff_figures import degree_figure, front_figure
+from plures.advise.tradeoff_figures import degree_figure, front_figure
+from plures.report.figures import save_figures
 
 CURVES = [
     curve("0.1", [0.9, 0.5, 0.444, 0.44]),
@@ -137,7 +137,7 @@ def test_little_traffic_is_drawn_in_kilobytes():
     ids=["all", "one value", "auto alone", "all diverged", "one evaluation"],
 )
 def test_pictures_are_files_and_no_figure_stays_open(curves, tmp_path):
-    found = draw_advice(made(*curves), tmp_path)
+    found = save_figures(made(*curves).figures, tmp_path)
 
     assert [path.read_bytes()[1:4] for path in found] == [b"PNG"] * 2
     assert not plt.get_fignums()

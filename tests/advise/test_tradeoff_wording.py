@@ -324,7 +324,7 @@ def test_points_are_read_back_with_texts_and_numbers(tmp_path):
     """More rows of numbers than a reader looks at, before the first text."""
     many = [curve(str(k + 1), [0.9 - k / 1000] * 30) for k in range(5)]
 
-    points, _, _ = made(*many, curve("auto", [0.5] * 30, kind="auto")).save(tmp_path)
+    points, *_ = made(*many, curve("auto", [0.5] * 30, kind="auto")).save(tmp_path)
 
     found = pl.read_csv(points).sort("round", maintain_order=True)
     assert found["value"].unique(maintain_order=True).to_list() == ["1", "2", "3", "4", "5", "auto"]

@@ -9,10 +9,10 @@ import pytest
 from matplotlib import pyplot as plt
 
 from plures.advise import ENDS, WorthOptions, estimate_worth
+from plures.advise.advice_figures import worth_figure
 from plures.advise.worth import WAYS
 from plures.data import from_arrays, load
 from plures.errors import BadData, BadFile, Unsupported
-from plures.report.advice_figures import worth_figure
 from plures.solvers import Penalized, outlook
 
 PLAIN = WorthOptions(ridge=1e-6)

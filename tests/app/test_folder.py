@@ -11,11 +11,13 @@ import optax
 import polars as pl
 import pytest
 from layers import LEVEL, files, named, parsed, part_of
+from written import COMMAND
 
 import plures
 from plures.app import study as studies
 from plures.app.study import Study
 from plures.cli import run as command
+from plures.cli.study_options import study_of
 from plures.errors import BadFile, UserError
 from plures.methods.fedavg import fedavg
 from plures.report import page_data
@@ -58,6 +60,15 @@ def test_a_client_is_found_by_name_and_by_uid(study):
 
     assert study.client(1).equals(study.client(name), null_equal=True)
     assert study.client(1).height == 4
+
+
+def test_two_folders_are_held_against_each_other(study, tmp_path):
+    same = study.diff(plures.open_study(study.path))
+    other = Study(**{**ASKED, "methods": ["local_only"], "rounds": 1}).run(tmp_path / "shorter")
+
+    assert (same.same, same.settings, len(same.pairs)) == (True, (), 2)
+    assert study.diff(other).settings == (("rounds", "2", "1"),)
+    assert study.diff(other).only_here == ("fedavg",)
 
 
 def test_mistakes_in_the_settings_are_told_in_one_line():
@@ -171,6 +182,19 @@ def test_a_folder_of_compare_is_that_of_the_command(study, tmp_path, capsys):
     for words in (["show"], ["report"], ["resume"], ["export", "--client", "0"]):
         assert command([words[0], str(tmp_path), *words[1:]]) == 0
     assert "made in Python" not in capsys.readouterr().out
+
+
+def test_compare_says_which_defaults_of_the_command_are_not_its_own():
+    """Given, they are those of the test above; a study has the command's."""
+    study, said = Study(), " ".join(plures.compare.__doc__.split())
+
+    with COMMAND.commands["compare"].make_context("compare", []) as context:
+        typed = study_of(context.params)
+
+    assert typed == study
+    assert (Plan().epochs, Plan().batch) != (study.plan.epochs, study.plan.batch)
+    assert f"({study.plan.epochs} epochs in batches of {study.plan.batch}, every {study.eval_every} rounds" in said
+    assert f"{study.patience} evaluations)" in said
 
 
 def test_what_no_text_can_name_is_said_in_words_and_can_be_given_again(tmp_path, capsys):

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.xdist_group("browser")
 from plures.report.page import write_page  # noqa: E402
 from plures.report.variants import write_variants_page  # noqa: E402
 from plures.study.disk.results import read_results  # noqa: E402
-from plures.study.variants import read_variants, write_index  # noqa: E402
+from plures.study.variants import open_variants, write_index  # noqa: E402
 
 CLIENTS, UNSEEN = 40, 8
 BASE = 0.5 + 0.3 * np.sin(np.arange(CLIENTS))
@@ -231,7 +231,7 @@ def test_the_page_of_several_studies_loads_and_leads_to_each(browser, tmp_path):
         scores = {method: values + shift * (method == "fedavg") for method, values in SCORES.items()}
         write_page(read_results(write_study(tmp_path / name, scores, groups=GROUPS)))
     write_index(tmp_path, [(name, name, {"data": name}) for name in ("one", "other")])
-    found = read_variants(tmp_path)
+    found = open_variants(tmp_path)
 
     browser.get(write_variants_page(found).as_uri())
 

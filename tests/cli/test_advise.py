@@ -13,7 +13,7 @@ from written import COMMAND
 
 from plures.app import make_study, read_study
 from plures.cli import advise as advise_module
-from plures.cli.advise import command_of, toml_of
+from plures.cli.advise import command_of
 from plures.cli.study_options import study_of
 
 WORLD = "linear_clusters:num_clients=12,num_groups=3,gap=4"
@@ -90,7 +90,7 @@ def test_a_study_in_toml_reads_back_as_itself(tmp_path):
     data = {"name": 'a \\ "b" é.csv', "hold_out": ["x, y", "z"], "options": {"ignore": ["p", "q"], "seed": 4}}
     study = make_study({"data": data, "model": "mlp_norm", "methods": ["fedavg", "fedbn"]})
 
-    (tmp_path / "study.toml").write_text(toml_of(study))
+    (tmp_path / "study.toml").write_text(study.text)
 
     assert plainly(read_study(tmp_path / "study.toml")) == plainly(study)
 

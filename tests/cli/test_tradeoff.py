@@ -15,11 +15,12 @@ from sweeps import curve, made
 from typed import complaint, plures
 
 from plures import cli
+from plures.advise.advice_tables import tradeoff_table
+from plures.advise.tradeoff_runs import with_estimate
 from plures.cli.registry_tables import laid_out
-from plures.cli.tradeoff import with_estimate
+from plures.cli.terminal import say
 from plures.engine import Progress
 from plures.registry import METHODS, PERSONALIZERS
-from plures.report.advice_tables import tradeoff_table
 from plures.study import StudyProgress
 
 DATA = ["--data", "logistic_clusters:num_clients=6,num_groups=2,rows=20", "--hold-out", "0", "--model", "logistic"]
@@ -82,7 +83,7 @@ def test_the_time_left_is_told_after_the_first_finished_run(tmp_path, capsys):
         (tmp_path / "runs" / "a" / f"seed-{seed}").mkdir(parents=True)
         (tmp_path / "runs" / "a" / f"seed-{seed}" / "done.json").write_text("{}")
     passed, clock = [], iter([0.0, 50.0])
-    tell = with_estimate(passed.append, sweep, tmp_path, clock=lambda: next(clock))
+    tell = with_estimate(passed.append, sweep, tmp_path, say, clock=lambda: next(clock))
 
     for index, round_ in ((2, 5), (2, 10), (3, 5), (3, 10)):
         tell(StudyProgress("b", index - 2, index, 4, Progress(round_, 10, 0, "loss", None, 1.0, 1.0)))

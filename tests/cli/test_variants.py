@@ -6,9 +6,10 @@ from importlib import import_module
 import polars as pl
 import pytest
 
+import plures
 from plures.app import Variant, running, several
 from plures.cli import run, run_studies
-from plures.errors import UserError
+from plures.errors import BadFile, UserError
 
 FILE = """
 methods = ["local_only", "fedavg"]
@@ -37,6 +38,10 @@ def said(capsys):
     """What was printed, without line breaks."""
     out, err = capsys.readouterr()
     return " ".join((out + err).split())
+
+
+def files_in(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +76,34 @@ def test_the_table_of_all_has_the_leaderboards_of_each(played):
         assert mine.select("method", "mean", "low", "high").equals(board.select("method", "mean", "low", "high"))
     assert pl.read_parquet(played / "variants.parquet").height == table.height == 4
     assert (played / "report.html").exists()
+
+
+def test_python_leaves_the_folder_of_the_command(played, file, tmp_path):
+    found = plures.run_variants(file, tmp_path)
+
+    theirs = plures.open_variants(played)
+    assert files_in(tmp_path) == files_in(played)
+    assert found.table.drop("seconds").equals(theirs.table.drop("seconds"), null_equal=True)
+    assert found.sentences == theirs.sentences
+
+
+def test_the_folder_of_several_is_not_opened_as_one(played):
+    with pytest.raises(BadFile, match=r"holds several studies; plures\.open_variants opens them all"):
+        plures.open_study(played)
+
+    assert plures.open_study(played / ONE).settings["rounds"] == 2
+
+
+def test_python_hears_of_one_that_fails_when_the_others_are_done(file, tmp_path):
+    def play(one, folder):
+        if folder.name == ONE:
+            raise UserError("nobody is near anybody")
+        one.study.run(folder)
+
+    with pytest.raises(UserError, match=r"1 of 2 variants failed: data\.options\.num_groups=1"):
+        plures.run_variants(file, tmp_path, run=play)
+
+    assert list(plures.open_variants(tmp_path).studies) == ["data.options.num_groups=3"]
 
 
 def test_what_is_done_is_not_played_again(played, monkeypatch, capsys):
@@ -144,7 +177,9 @@ def test_axes_in_another_order_are_the_same_studies(file, monkeypatch, capsys):
     second.write_text(text.replace("data.options.num_groups = [1, 3]\n", "") + "data.options.num_groups = [1, 3]\n")
     asked = []
     monkeypatch.setattr(run_studies, "print_study", lambda study, out: asked.append((study, out.name)))
-    monkeypatch.setattr(run_studies, "print_variants", lambda out: None)
+    monkeypatch.setattr(several, "open_variants", lambda out: None)
+    monkeypatch.setattr(several, "write_variants", lambda found: None)
+    monkeypatch.setattr(run_studies, "print_variants", lambda found, page: None)
     out = file.parent / "ordered"
 
     assert run(["run", str(first), "--out", str(out)]) == 0
@@ -167,7 +202,9 @@ def test_one_that_fails_does_not_stop_the_others(file, monkeypatch, capsys):
             raise UserError("nobody is near anybody")
 
     monkeypatch.setattr(run_studies, "print_study", play)
-    monkeypatch.setattr(run_studies, "print_variants", lambda out: None)
+    monkeypatch.setattr(several, "open_variants", lambda out: None)
+    monkeypatch.setattr(several, "write_variants", lambda found: None)
+    monkeypatch.setattr(run_studies, "print_variants", lambda found, page: None)
 
     assert run(["run", str(file), "--out", str(file.parent / "failing")]) == 1
 
@@ -193,7 +230,9 @@ def test_names_with_brackets_are_shown_as_they_are(monkeypatch, file, capsys):
     odd.write_text(FILE.replace("[1, 3]", "[1]") + 'data.name = ["linear_clusters"]\n')
     monkeypatch.setattr(several, "make_variants", lambda source: [Variant("my[/data]", "1", {"data": "x"}, None)])
     monkeypatch.setattr(run_studies, "print_study", lambda study, out: None)
-    monkeypatch.setattr(run_studies, "print_variants", lambda out: None)
+    monkeypatch.setattr(several, "open_variants", lambda out: None)
+    monkeypatch.setattr(several, "write_variants", lambda found: None)
+    monkeypatch.setattr(run_studies, "print_variants", lambda found, page: None)
 
     assert run(["run", str(odd), "--out", str(file.parent / "odd")]) == 0
 

@@ -24,9 +24,9 @@ LAYERS = (
     ("builders",),
     ("engine",),
     ("study", "contract"),
-    ("advise",),  # above study: decide and tradeoff run studies
     ("report",),
     ("app",),
+    ("advise",),  # above app: advice runs studies in folders of their own, and names the study to run
     ("cli",),
     ("__init__", "__main__"),
     ("papers",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from plures.advise.families import FAMILIES, ModelFamily
+from plures.data import Federation
 from plures.study.disk import layout
 from plures.study.statistics import Interval, bootstrap
 
@@ -27,6 +29,9 @@ class Advice(ABC):
     LOOKS: ClassVar[str]
     """What the answer rests on, said where two answers differ."""
     SUMMARY: ClassVar[str] = layout.SUMMARY
+
+    federation: Federation | None = None
+    """The clients that it is about, where ``plures advise`` may say something else of them."""
 
     @property
     @abstractmethod
@@ -67,14 +72,34 @@ class Advice(ABC):
         """All of it in plain values, as in the summary's file."""
         return {"question": self.QUESTION, "verdict": self.verdict, "said": self.sentences, **self.facts}
 
-    def save(self, folder: Path) -> list[Path]:
-        """Every table, then the summary, as files."""
+    @cached_property
+    def figures(self) -> dict[str, Any]:
+        """The pictures of the evidence, by their files."""
+        from plures.advise.advice_figures import (
+            advice_figures,  # matplotlib: loaded late, so that commands start fast
+        )
+
+        return advice_figures(self)
+
+    @cached_property
+    def otherwise(self) -> str | None:
+        """That ``plures advise`` says something else of the same clients, and why; None if it does not, or has nothing to say."""
+        from plures.advise.family_advice import try_advise  # which is advice itself
+
+        other = None if self.federation is None else try_advise(self.federation)
+        return None if other is None else disagreement(self, other)
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Every table, the summary and the pictures, as files: all that the command leaves of it."""
+        from plures.report.figures import save_figures
+
+        folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         files = [folder / f"{name}.csv" for name in self.tables]
         for file, table in zip(files, self.tables.values(), strict=True):
             table.write_csv(file)
         (folder / self.SUMMARY).write_text(json.dumps(self.to_dict(), indent=2) + "\n")
-        return [*files, folder / self.SUMMARY]
+        return [*files, folder / self.SUMMARY, *save_figures(self.figures, folder)]
 
 
 def disagreement(mine: Advice, other: Advice) -> str | None:

@@ -40,12 +40,6 @@ COMMON = ("fedavg", "fedprox", "scaffold", "agnostic")
 DECIDED = "client by client"
 
 
-def default_options(federation: Federation) -> tuple[str, ...]:
-    """What clients decide between unless methods are named: none that has looked at a client's valid rows before."""
-    few = f",up_to={federation.num_clients}" if federation.num_clients < 4 else ""
-    return ("fedavg", f"hypcluster_auto:per_client=no{few}", "fedavg|dapper", "fedavg|mapper", ALONE)
-
-
 @dataclass(frozen=True, eq=False)
 class Decisions(Advice):
     """The result: ``clients`` has a row per client, ``evidence`` a row per policy and what it is held against.
@@ -65,6 +59,7 @@ class Decisions(Advice):
     best: str
     attackers: AttackSummary | None = None
     notes: tuple[str, ...] = ()
+    federation: Federation | None = None
 
     @property
     def honest(self) -> pl.DataFrame:
@@ -142,9 +137,9 @@ class Decisions(Advice):
             **({} if self.attackers is None else {"attack": about_attackers(self.attackers)}),
         }
 
-    def save(self, folder: Path) -> list[Path]:
+    def save(self, folder: str | Path) -> list[Path]:
         """The decisions in two forms, and the summary."""
-        files, file = super().save(folder), folder / layout.DECISIONS
+        files, file = super().save(folder), Path(folder) / layout.DECISIONS
         self.clients.write_parquet(file)
         return [*files, file]
 
@@ -167,12 +162,10 @@ def decide(
     whole = lists[next(iter(named))][0].runner
     if not all(_same_clients(run.runner, whole) for run in every):
         raise BadData("these runs are of different data; decide between runs with the same seen and unseen clients")
-    return decide_between(
-        [candidate_of(name, lists[name], named[name]) for name in named],
-        roster_of(whole),
-        errors=errors,
-        attackers=attackers_of(whole.settings.channels, whole.num_seen),
-    )
+    options = [candidate_of(name, lists[name], named[name]) for name in named]
+    attackers = attackers_of(whole.settings.channels, whole.num_seen)
+    found = decide_between(options, roster_of(whole), errors=errors, attackers=attackers)
+    return replace(found, federation=whole.seen)
 
 
 def _same_clients(one: Runner, whole: Runner) -> bool:
@@ -218,7 +211,8 @@ def guide(
         roster = roster_of(runs[0].runner) if roster is None else roster
     assert roster is not None
     attackers = attackers_of(limits.channels, federation.num_clients)
-    return replace(decide_between(options, roster, errors=errors, attackers=attackers), notes=notes)
+    found = decide_between(options, roster, errors=errors, attackers=attackers)
+    return replace(found, notes=notes, federation=given)
 
 
 def families_of(methods: Mapping[str, Method], said: Mapping[str, str] | None = None) -> dict[str, str]:

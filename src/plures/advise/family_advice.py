@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +20,14 @@ import polars as pl
 from scipy import stats
 
 from plures.advise import linear_families as fits
-from plures.advise.advice import Advice, bounds, disagreement
+from plures.advise.advice import Advice, bounds
 from plures.advise.families import FAMILIES, ModelFamily
 from plures.advise.family_wording import SAME, sentences_of, signs_of
-from plures.advise.fold_sums import FoldedRows, Ints, RowSums, fold_rows
+from plures.advise.fold_sums import FoldedRows, Ints, fold_rows, noise_floor
 from plures.advise.linear_families import FoldSums, HeldOutErrors, LinearFamily, ProximalWeights, client_means
 from plures.advise.preparation import POOLED
+from plures.app.running import study_on
+from plures.app.study import Study
 from plures.data import Federation
 from plures.data.measure import measure_differences
 from plures.errors import UserError
@@ -100,6 +103,7 @@ class FamilyAdvice(Advice):
     points: Floats  # (N, 2) where clients' models lie
     num_groups: int
     outliers: tuple[str, ...] = ()  # clients unlike all others, left out of the rest
+    asked: Study | None = None  # of which data: a study on them, where a text names them
 
     @cached_property
     def errors(self) -> dict[str, Floats]:
@@ -256,6 +260,18 @@ class FamilyAdvice(Advice):
         return (*dict.fromkeys(found), *(("oracle",) if self.num_groups > 1 else ()))
 
     @property
+    def study(self) -> Study | None:
+        """The study that tells the families apart; None where no text names the data."""
+        return self.asked and self.asked.model_copy(update={"methods": self.methods, "model": self.model})
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """The tables, the summary, the picture, and the study that tells, as a file for ``plures run``."""
+        files, file = super().save(folder), Path(folder) / layout.RESOLVED
+        if self.study is not None:
+            file.write_text(self.study.text)
+        return files if self.study is None else [*files, file]
+
+    @property
     def tables(self) -> dict[str, pl.DataFrame]:
         """Clients: rows, held-out errors by family, what the chosen one saves, whether own rows tell, its cluster."""
         facts = {
@@ -317,17 +333,20 @@ def _of_clients(rows: FoldedRows, values: Floats) -> tuple[Floats, Floats]:
     return mean, np.where(count > 1, np.sqrt(spread / np.maximum(count, 1)), np.inf)
 
 
-def advise(federation: Federation, *, tell: Callable[[str], None] = lambda stage: None) -> FamilyAdvice:
+def advise(
+    federation: Federation, *, study: Study | None = None, tell: Callable[[str], None] = lambda stage: None
+) -> FamilyAdvice:
     """Which family fits, from training and valid rows; ``tell`` hears the stage.
 
-    Clients that are unlike all others are named, and the answer is about the others.
+    Clients that are unlike all others are named, and the answer is about the others. ``study`` names the data, for the
+    study that is advised; else it is what they were loaded by.
     """
-    found = _measure(federation, tell)
+    found, asked = _measure(federation, tell), study or study_on(federation)
     if not found.strangers:
-        return found
+        return replace(found, asked=asked)
     tell("the same without clients that are unlike all others")
     others = [name not in found.strangers for name in federation.names]
-    return replace(_measure(federation.take(np.array(others)), tell), outliers=found.strangers)
+    return replace(_measure(federation.take(np.array(others)), tell), outliers=found.strangers, asked=asked)
 
 
 def try_advise(federation: Federation) -> FamilyAdvice | None:
@@ -336,12 +355,6 @@ def try_advise(federation: Federation) -> FamilyAdvice | None:
         return advise(federation)
     except UserError:
         return None
-
-
-def disagreement_with_families(advice: Advice, federation: Federation) -> str | None:
-    """That ``advise`` says something else of the same clients, and why; None if it does not, or has nothing to say."""
-    other = try_advise(federation)
-    return None if other is None else disagreement(advice, other)
 
 
 def _measure(federation: Federation, tell: Callable[[str], None]) -> FamilyAdvice:
@@ -372,19 +385,6 @@ def _measure(federation: Federation, tell: Callable[[str], None]) -> FamilyAdvic
     scores = {name: scores[name] for name in ORDER if name in scores}
     points = model_points(folds, weights)
     return FamilyAdvice(rows, scores, skews, noise_floor(folds.whole), clusters, points, federation.num_groups)
-
-
-def noise_floor(whole: RowSums, least: float = 10.0) -> float | None:
-    """The error that noise leaves: what own models leave of their own rows, per row beyond the numbers of a model."""
-    values, vectors = np.linalg.eigh(whole.gram)
-    on = values > 1e-9 * np.maximum(values[:, -1:], 1e-300)
-    turned = np.matmul(vectors.swapaxes(1, 2), whole.cross)  # (N, D, C)
-    explained = (np.square(turned).sum(2) * np.where(on, 1.0 / np.where(on, values, 1.0), 0.0)).sum(1)
-    spare = whole.count - on.sum(1)
-    some = spare > 0
-    if spare[some].sum() < least:
-        return None
-    return float(max((whole.square - explained)[some].sum() / spare[some].sum(), 0.0))
 
 
 def model_points(folds: FoldSums, weights: ProximalWeights) -> Floats:

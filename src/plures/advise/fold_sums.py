@@ -243,3 +243,16 @@ def _targets(federation: Federation, index: Ints) -> Floats:
     if size <= 1e-12:
         raise BadData("all training targets are the same, so there is nothing to predict")
     return np.asarray(y / size)
+
+
+def noise_floor(whole: RowSums, least: float = 10.0) -> float | None:
+    """The error that noise leaves: what own models leave of their own rows, per row beyond the numbers of a model."""
+    values, vectors = np.linalg.eigh(whole.gram)
+    on = values > 1e-9 * np.maximum(values[:, -1:], 1e-300)
+    turned = np.matmul(vectors.swapaxes(1, 2), whole.cross)  # (N, D, C)
+    explained = (np.square(turned).sum(2) * np.where(on, 1.0 / np.where(on, values, 1.0), 0.0)).sum(1)
+    spare = whole.count - on.sum(1)
+    some = spare > 0
+    if spare[some].sum() < least:
+        return None
+    return float(max((whole.square - explained)[some].sum() / spare[some].sum(), 0.0))

@@ -18,6 +18,7 @@ import polars as pl
 from plures.advise import tradeoff_wording as wording
 from plures.advise.advice import Advice, bounds, has_bounds, is_noise, mean_interval
 from plures.advise.families import ModelFamily
+from plures.data import Federation
 from plures.engine import AttackSummary
 from plures.study.disk.results import about_attackers
 from plures.study.fronts import GAIN, TOLERANCE, last_index, needed_index, pareto, wild_loss
@@ -116,6 +117,7 @@ class Tradeoff(Advice):
     higher_is_better: bool
     attackers: AttackSummary | None = None
     told: tuple[str, ...] = ()
+    federation: Federation | None = None
 
     @property
     def option(self) -> str:

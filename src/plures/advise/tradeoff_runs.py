@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,17 @@ import numpy as np
 import polars as pl
 
 from plures.advise.tradeoff import Tradeoff, ValueCurve
+from plures.app.ownership import claim
+from plures.app.running import Listener, Tell, describe
 from plures.data import Federation
 from plures.errors import BadFile
 from plures.study.comparison import Comparison
-from plures.study.disk.layout import BYTES, INFO, RECORD, run_folder
+from plures.study.disk.layout import BYTES, DONE, INFO, RECORD, count_finished, run_folder
 from plures.study.fronts import Budget
 from plures.study.grid import StudyProgress, compare
 from plures.study.sweep import Sweep, SweptValue, plan_sweep
+from plures.types import Plan
+from plures.wording import counted
 
 
 def run_tradeoff(
@@ -29,48 +35,96 @@ def run_tradeoff(
     budget_mb: float | None = None,
     budget_rounds: int | None = None,
     out: str | Path | None = None,
-    progress: Callable[[StudyProgress], None] | None = None,
+    progress: Tell | None = None,
+    listener: Listener = Listener(),
+    config: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Tradeoff:
     """Sweep an option of a method, by default the one it declares as its degree of collaboration.
 
     ``options`` are those of ``plan_sweep``: ``option``, ``values``, ``seeds``, ``model``, ``plan``, ``norm`` and the settings of a
     run. Without ``values`` they lie around where the option stands; without ``eval_every`` there are at most 20 evaluations.
-    With ``out`` finished runs are kept there and are not run again.
+    With ``out`` the folder has what ``plures tradeoff`` leaves in one, finished runs that lie there are not run again, and
+    ``listener`` hears of them and of the time left. ``config`` are the settings of the study, where it is one in text.
     """
-    budget = Budget(budget_mb, budget_rounds)
-    sweep = plan_sweep(method, federation, rounds=rounds, budget=budget, **options)
-    return run_sweep(sweep, out=out, progress=progress)
+    sweep = plan_sweep(method, federation, rounds=rounds, budget=Budget(budget_mb, budget_rounds), **options)
+    if out is None:
+        return run_sweep(sweep, progress=progress)
+    given = {"model": None, "plan": Plan(), "rounds": rounds, **options, "seeds": sweep.seeds, **sweep.running}
+    known = describe([method], federation, None, given) if config is None else config
+    config = {**known, "command": "tradeoff", "option": options.get("option")}
+    folder = Path(out)
+    claim(folder, config)
+    if kept := count_finished(folder):
+        listener.say(f"{counted(kept, 'finished run')} kept from before in {folder}", "")
+    with listener.progress() as tell:
+        hear = with_estimate(progress or tell, sweep, folder, listener.say)
+        return run_sweep(sweep, out=folder, progress=hear, config=config)
+
+
+def with_estimate(
+    tell: Tell | None,
+    sweep: Sweep,
+    folder: Path,
+    say: Callable[[str, str], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> Tell:
+    """The hook, which also says how long the sweep will still take when the first of its runs is over."""
+    jobs = [run_folder(folder, label, seed) / DONE for label in sweep.built for seed in sweep.seeds]
+    waiting = [index for index, file in enumerate(jobs) if not file.exists()]
+    start, more = clock(), len(waiting) - 1
+
+    def also(at: StudyProgress) -> None:
+        if tell is not None:
+            tell(at)
+        if more > 0 and at.index == waiting[0] and at.run.round == at.run.rounds:
+            left = time_text(more * (clock() - start))
+            say(f"about {left} left: {counted(more, 'more run')} like the first", "")
+
+    return also
+
+
+def time_text(seconds: float) -> str:
+    """A time in the unit in which it is read best.
+
+    >>> time_text(7.4), time_text(300), time_text(9000)
+    ('7 s', '5 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def run_sweep(
     sweep: Sweep,
     *,
     out: str | Path | None = None,
-    progress: Callable[[StudyProgress], None] | None = None,
+    progress: Tell | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Tradeoff:
-    """All runs of a sweep that are not in the folder yet, and what follows from them."""
-    if out is None:
-        with tempfile.TemporaryDirectory() as scratch:
-            return run_sweep(sweep, out=scratch, progress=progress, config=config)
-    folder = Path(out)
-    result = compare(
-        dict(sweep.built),
-        sweep.federation,
-        rounds=sweep.rounds,
-        seeds=sweep.seeds,
-        out=folder,
-        progress=_note_bytes(folder, progress),
-        config=config,
-        keep_models=False,  # a sweep has many runs, and is about none of them
-        **sweep.running,
-    )
-    curves = tuple(read_curve(folder, setting, sweep, result) for setting in sweep.settings)
-    return Tradeoff(sweep, curves, result.metric, result.higher_is_better, result.attackers, result.told)
+    """All runs of a sweep that are not in the folder yet, and what follows from them, which is written there too."""
+    with tempfile.TemporaryDirectory() if out is None else nullcontext(str(out)) as place:
+        folder = Path(place)
+        result = compare(
+            dict(sweep.built),
+            sweep.federation,
+            rounds=sweep.rounds,
+            seeds=sweep.seeds,
+            out=folder,
+            progress=_note_bytes(folder, progress),
+            config=config,
+            keep_models=False,  # a sweep has many runs, and is about none of them
+            **sweep.running,
+        )
+        curves = tuple(read_curve(folder, setting, sweep, result) for setting in sweep.settings)
+    known = result.metric, result.higher_is_better, result.attackers, result.told
+    found = Tradeoff(sweep, curves, *known, federation=sweep.federation)
+    if out is not None:
+        found.save(out)
+    return found
 
 
-def _note_bytes(out: Path, progress: Callable[[StudyProgress], None] | None) -> Callable[[StudyProgress], None]:
+def _note_bytes(out: Path, progress: Tell | None) -> Tell:
     """What a study calls to say how far it is: the bytes so far go to a file beside the run's others."""
 
     def tell(now: StudyProgress) -> None:

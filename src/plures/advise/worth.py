@@ -35,6 +35,8 @@ from plures.wording import counted
 AUTO = ("auto", "auto each")
 WAYS = (*ENDS, *AUTO, "valid", "valid each")
 WEIGHTINGS = ("clients", "examples")
+MODELS = {name: name for name in ("least_squares", "logistic", "squared_hinge")} | {"multinomial": "softmax"}
+"""The model of a method that has this loss."""
 CLEAR = 0.05
 """The share of the predicted excess loss that a richer way must save to be worth it; of the whole loss it is ``MARGIN``."""
 
@@ -207,6 +209,15 @@ class Worth(Advice):
     def family(self) -> ModelFamily:
         """The family of models that is advised."""
         return ModelFamily.PERSONAL if self.verdict == "yes" else ModelFamily(self.verdict)
+
+    @property
+    def use(self) -> tuple[str, str] | None:
+        """The model and the method that use lam, where columns are on its scale and one lam for all of them is advised."""
+        model, fits = MODELS.get(self.clients.loss.name), self.rows.as_given and self.degree.is_alike
+        if self.verdict != "yes" or not fits or model is None or self.way.endswith("each"):
+            return None
+        weighting = "" if self.options.weighting == "clients" else ",weighting=examples"
+        return f"{model}:ridge={self.options.ridge:g}", f"fedclup:lam={self.lams[self.way][0]:.3g}{weighting}"
 
     @cached_property
     def clients_table(self) -> pl.DataFrame:

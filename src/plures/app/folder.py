@@ -24,6 +24,7 @@ from plures.method import Channel, Method
 from plures.report.page import write_page
 from plures.report.study_tables import client_rows
 from plures.study.comparison import Comparison
+from plures.study.difference import Difference, differ
 from plures.study.disk import layout
 from plures.study.disk.models import StoredModel, save_model
 from plures.study.disk.results import SavedStudy, check_single, read_results
@@ -33,6 +34,7 @@ from plures.study.grid import StudyProgress
 from plures.study.recommendation import Recommendation, recommend
 from plures.study.rounds_played import rounds_played
 from plures.study.tuning.outcomes import read_chosen
+from plures.study.variants import is_varied
 
 LONGEST = 120
 """Bytes of a folder's name; file systems take 255, and paths have limits too."""
@@ -59,8 +61,10 @@ def open_study(
     """The study in a folder that ``plures compare``, ``plures run``, ``Study.run`` or ``plures.compare`` wrote.
 
     What was made in Python, and what no text can name, is given again where a client's model is wanted: the federation, the
-    methods by their labels, the channels.
+    methods by their labels, the channels. Several studies of one file are opened by ``plures.open_variants``.
     """
+    if is_varied(folder):
+        raise BadFile(f"{folder} holds several studies; plures.open_variants opens them all")
     return StudyFolder(read_results(folder), StudyInputs(federation, unseen, methods or {}, channels))
 
 
@@ -108,6 +112,10 @@ class StudyFolder:
     def report(self, path: str | Path | None = None) -> Path:
         """Write the report page, by default ``report.html`` in the folder; returns its path."""
         return write_page(self.saved, path)
+
+    def diff(self, other: StudyFolder) -> Difference:
+        """What differs between this study and another: settings, and methods paired over the clients that both have."""
+        return differ(self.saved, other.saved)
 
     def resume(self, *, progress: Callable[[StudyProgress], None] | None = None) -> StudyFolder:
         """Go on with the study where it stopped; finished runs are not run again."""

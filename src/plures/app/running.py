@@ -213,6 +213,9 @@ def compare(
     that is at most 256 MB a run). Without a ``plan`` it is ``Plan()`` with a step size found from the data. ``references``:
     with scores of predictors that are not federated, beside the study in the folder. ``track`` names trackers, see
     ``plures.study.tracking``. ``config`` is kept with every run.
+
+    Left out, ``plan``, ``eval_every`` and ``patience`` are not those of ``plures compare`` (2 epochs in batches of 10, every 10 rounds,
+    3 evaluations), so that numbers differ from the command's: ``plures.Study`` has its defaults.
     """
     steps = None
     own = {"rounds": rounds, "model": model, "norm": norm, "seeds": seeds}
@@ -312,6 +315,13 @@ def describe(
     if asked.get("channels"):
         unsaid["channels"] = "; ".join(_recipe(one) for one in asked["channels"])
     return {**values, UNSAID: unsaid}
+
+
+def study_on(federation: Federation) -> Study | None:
+    """A study on these clients, all of them in training; None where no text names them."""
+    unsaid = dict[str, str]()
+    found = _data(federation, None, unsaid)
+    return None if unsaid else Study(data=found)
 
 
 def _is_plain(value: Any) -> bool:

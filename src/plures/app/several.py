@@ -11,45 +11,52 @@ from plures.app.mistakes import StudySource
 from plures.app.ownership import FREE
 from plures.app.reading import read_source
 from plures.app.running import run_study
-from plures.app.study import Study
 from plures.app.vary import Variant, make_variants
 from plures.errors import BadFile, BadValue, UserError
+from plures.report.variants import write_variants
 from plures.study.disk import layout
-from plures.study.variants import is_varied, read_index, write_index
+from plures.study.variants import Variants, is_varied, open_variants, read_index, write_index
+from plures.wording import counted
 
 
 @dataclass(frozen=True)
 class VariantRun:
-    """A variant that begins: which of how many, and the seconds that earlier ones took that had to be run."""
+    """One of the variants that begins, and the seconds that earlier ones took that had to be run."""
 
-    variant: Variant
+    variants: Sequence[Variant]
     index: int
-    total: int
     times: Sequence[float]
 
 
 def run_variants(
-    variants: Sequence[Variant],
-    out: Path,
+    file: str | Path | StudySource,
+    out: str | Path,
     *,
-    run: Callable[[Study, Path], object] = run_study,
+    run: Callable[[Variant, Path], object] = lambda one, folder: run_study(one.study, folder),
     begin: Callable[[VariantRun], None] = lambda now: None,
-) -> dict[str, UserError]:
-    """Run every study into a folder of its own; one that fails does not keep the others from running.
+    end: Callable[[Variants, Path], None] = lambda found, page: None,
+) -> Variants:
+    """Run every study of a file with ``[vary]`` into a folder of its own in ``out``, which ``plures.open_variants`` opens.
 
-    Returns what those that failed were refused for, by label.
+    Runs that lie there finished are not run again. One that fails does not keep the others from running; it is said at the
+    end. ``run`` runs one, ``begin`` hears that one begins, and ``end`` has what all came to and its page.
     """
-    failed, times = dict[str, UserError](), list[float]()
+    source, out = file if isinstance(file, StudySource) else read_source(Path(file)), Path(out)
+    variants, failed, times = claim_variants(out, source), list[str](), list[float]()
     for index, one in enumerate(variants):
-        begin(VariantRun(one, index, len(variants), times))
+        begin(VariantRun(variants, index, times))
         began, before = time.monotonic(), layout.count_finished(out / one.folder)
         try:
-            run(one.study, out / one.folder)
-        except UserError as error:
-            failed[one.label] = error
+            run(one, out / one.folder)
+        except UserError:
+            failed.append(one.label)
         if layout.count_finished(out / one.folder) > before:
             times.append(time.monotonic() - began)
-    return failed
+    found = open_variants(out)
+    end(found, write_variants(found))
+    if failed:
+        raise UserError(f"{len(failed)} of {counted(len(variants), 'variant')} failed: {'; '.join(failed)}")
+    return found
 
 
 def claim_variants(out: Path, source: StudySource) -> list[Variant]:

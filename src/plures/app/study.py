@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 from plures.app.check import ALL, PreparedStudy, inspect
 from plures.app.mistakes import Findings, StudySource
 from plures.app.parts import DataPart, PlanPart, Seed, StudySection, TunePart
+from plures.app.toml import as_toml
 from plures.builders import build_attack, build_channel, build_method
 from plures.data import Federation
 from plures.errors import UserError
@@ -107,6 +108,12 @@ class Study(StudySection):
         """What happens to uploads on the way: attacks first, they are made by clients."""
         attacks = [build_attack(text, seen.known) for text in self.attack]
         return (*attacks, *(build_channel(text, seen.known) for text in self.channels))
+
+    @property
+    def text(self) -> str:
+        """The study as a file that ``plures run`` takes: what is not as by default."""
+        plain = self.model_dump(mode="json", exclude_defaults=True)
+        return as_toml({**plain, "data": {"name": self.data.name, **plain.get("data", {})}})
 
     @property
     def running(self) -> dict[str, Any]:

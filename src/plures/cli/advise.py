@@ -9,7 +9,7 @@ plures fuse      the clients' linear models fused by convex clustering, with pro
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,8 +32,7 @@ from plures.cli.terminal import collect_warnings, console, fresh_folder, listene
 from plures.errors import BadValue
 
 if TYPE_CHECKING:
-    from plures.advise import FamilyAdvice, Worth
-    from plures.app import DataPart, Study
+    from plures.app import Study
 
 
 @takes_data
@@ -46,30 +45,23 @@ def advise_command(
 ) -> None:
     """Say in about a minute whether personalization can pay, which family of methods fits, and which study to run."""
     from plures.advise import advise
+    from plures.app import Study
     from plures.study.disk.layout import RESOLVED
 
     if out is not None and out.exists() and not out.is_dir():
         raise BadValue("out", str(out), "a folder")
     part = data_part({**context.params, "name": data})
+    study = Study(imports=context.params["imports"] or (), data=part)
     with console.status("data") as status:
-        seen, _ = part.spec.load()
-        found = advise(seen, tell=status.update)
-    study = study_for(found, part, context.params["imports"] or ())
+        seen, _ = study.federations()
+        found = advise(seen, study=study, tell=status.update)
     tell_notes(seen)
-    show_advice(found, out, f"to begin with: {found.first}", f"to run: {command_of(study, context.params)}")
     if out is not None:
-        (out / RESOLVED).write_text(toml_of(study))
+        found.save(out)
+    assert found.study is not None
+    show_advice(found, out, f"to begin with: {found.first}", f"to run: {command_of(found.study, context.params)}")
+    if out is not None:
         say(f"or: plures run {shlex.quote(str(out / RESOLVED))}")
-
-
-def study_for(found: FamilyAdvice, part: DataPart, imports: Sequence[str] = ()) -> Study:
-    """The study that tells the families apart."""
-    from plures.app import make_study
-
-    given: dict[str, Any] = {"imports": imports, "data": part.model_dump(), "methods": found.methods}
-    if found.model is not None:
-        given["model"] = found.model
-    return make_study(given, where="the advice")
 
 
 def command_of(study: Study, given: Mapping[str, Any]) -> str:
@@ -82,14 +74,6 @@ def command_of(study: Study, given: Mapping[str, Any]) -> str:
     if study.model is not None:
         words += ["--model", study.model]
     return shlex.join([*words, *(word for name in study.methods or () for word in ("-m", name))])
-
-
-def toml_of(study: Study) -> str:
-    """The study as a file that ``plures run`` takes: what is not as by default."""
-    from plures.app.toml import as_toml
-
-    plain = study.model_dump(mode="json", exclude_defaults=True)
-    return as_toml({**plain, "data": {"name": study.data.name, **plain.get("data", {})}})
 
 
 @takes_data
@@ -117,29 +101,18 @@ def worth_command(
         seen, unseen = data_part(context.params).spec.load()
         worth = estimate_worth(seen, options, status.update, unseen=unseen)
     tell_notes(seen)
-    show_advice(worth, out or Path("runs") / f"worth-{file_name_of(name)}", *use_of(worth, context.params))
+    folder = out or Path("runs") / f"worth-{file_name_of(name)}"
+    worth.save(folder)
+    show_advice(worth, folder, *use_of(worth.use, context.params))
 
 
-MODELS = {
-    "least_squares": "least_squares",
-    "logistic": "logistic",
-    "multinomial": "softmax",
-    "squared_hinge": "squared_hinge",
-}
-"""The model of a method that has this loss."""
-
-
-def use_of(worth: Worth, given: Mapping[str, Any]) -> list[str]:
-    """The command that uses lam, where columns are on its scale and one lam for all of them is advised."""
-    model, fits = MODELS.get(worth.clients.loss.name), worth.rows.as_given and worth.degree.is_alike
-    if worth.verdict != "yes" or not fits or model is None or worth.way.endswith("each"):
+def use_of(use: tuple[str, str] | None, given: Mapping[str, Any]) -> list[str]:
+    """The command that uses what is advised: a model and a method, if any."""
+    if use is None:
         return []
-    weighting = "" if worth.options.weighting == "clients" else ",weighting=examples"
     more = ", with the same options of the table" if table_options(given) else ""
-    return [
-        f"to use it: plures {shlex.join(['compare', *import_words(given)])} --data {shlex.quote(given['name'])} --model {model}:ridge={worth.options.ridge:g} "
-        f"-m fedclup:lam={worth.lams[worth.way][0]:.3g}{weighting}{more}"
-    ]
+    words = f"{shlex.join(['compare', *import_words(given)])} --data {shlex.quote(given['name'])}"
+    return [f"to use it: plures {words} --model {use[0]} -m {use[1]}{more}"]
 
 
 @takes_study
@@ -150,25 +123,13 @@ def decide_command(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the results.")] = None,
 ) -> None:
     """Say for every client whether it stays global, clusters, personalizes or stays alone, with the evidence."""
-    from plures.advise import default_options, guide
-    from plures.app import claim, tell_forecasts
-    from plures.wrap.norms import norm_said
+    from plures.advise import decide_study
 
-    study, folder = study_of(context.params), out or fresh_folder("decide")
-    prepared, known = study.prepare(), list[str]()
-    if study.methods is None:
-        study = study.model_copy(update={"methods": default_options(prepared.seen)})
-        prepared = study.prepare(data=(prepared.seen, prepared.unseen))
-    screen = listener(known)
-    for name, why in prepared.left_out.items():
-        say(f"left out: {name}: {why}", style="dim")
-    claim(folder, {**prepared.settings, "methods": list(prepared.methods), "command": "decide", "errors": errors})
-    tell_forecasts(prepared, screen)
-    with collect_warnings() as notes, screen.progress() as tell:
-        settings = {"unseen": prepared.unseen, "errors": errors, "progress": tell, **prepared.training}
-        result = guide(prepared.methods, prepared.seen, **settings)
-    show_advice(result, folder, *([] if study.norm == "share" else [norm_said(study.norm)]), beside=prepared.seen)
-    tell_notes(prepared.seen, *(note for note in notes if note not in known))
+    study, folder, known = study_of(context.params), out or fresh_folder("decide"), list[str]()
+    with collect_warnings() as notes:
+        found = decide_study(study, folder, listener(known), errors=errors)
+    show_advice(found, folder, norm=study.norm)
+    tell_notes(found.federation, *(note for note in notes if note not in known))
 
 
 def strength(text: str) -> float | str:
@@ -217,4 +178,6 @@ def fuse_command(
         fused = fuse_clients(
             federation, how, axes=axes, tell=lambda done, total: bars.update(task, completed=done, total=total)
         )
-    show_advice(fused, out or Path("runs") / f"fuse-{file_name_of(name)}", beside=federation)
+    folder = out or Path("runs") / f"fuse-{file_name_of(name)}"
+    fused.save(folder)
+    show_advice(fused, folder)

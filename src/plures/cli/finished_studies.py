@@ -29,12 +29,15 @@ def report_command(
 ) -> None:
     """Write the report page of a study: one HTML file with everything in it."""
     from plures.app import open_study
-    from plures.study.variants import is_varied
+    from plures.report.variants import write_variants
+    from plures.study.variants import is_varied, open_variants
 
     if out is not None and out.is_dir():
         raise BadValue("out", str(out), "a file, such as report.html")
     if is_varied(folder):
-        path = print_variants(folder, out)
+        found = open_variants(folder)
+        path = write_variants(found, out)
+        print_variants(found, path)
     else:
         study = open_study(folder)
         path = study.report(out)
@@ -50,11 +53,13 @@ def show_command(
 ) -> None:
     """Show a study's leaderboard, or what one client gets from every method."""
     from plures.report.study_tables import CLIENT_LEGEND, client_table
+    from plures.report.variants import write_variants
     from plures.study.disk.results import read_results
-    from plures.study.variants import is_varied
+    from plures.study.variants import is_varied, open_variants
 
     if client is None and is_varied(folder):
-        print_variants(folder)
+        found = open_variants(folder)
+        print_variants(found, write_variants(found))
         return
     saved = read_results(folder)
     if client is None:
@@ -89,26 +94,15 @@ def diff_command(
         tell_missing(saved)
 
 
-def print_variants(folder: Path, out: Path | None = None) -> Path:
-    """Print what to take in each of several studies, and write their table and their page."""
-    from plures.report.page import write_page
-    from plures.report.variants import variants_table, write_variants_page
-    from plures.study.disk import layout
-    from plures.study.variants import read_variants
+def print_variants(found: Variants, page: Path) -> None:
+    """Print what to take in each of several studies, and where their page is."""
+    from plures.report.variants import variants_table
 
-    found = read_variants(folder)
-    for one in found.studies.values():
-        if not (one.folder / layout.PAGE).exists():
-            write_page(one)
-    found.table.write_csv(folder / layout.VARIANTS_CSV)
-    found.table.write_parquet(folder / layout.VARIANTS_TABLE)
     console.print(variants_table(found))
     for sentence in found.sentences:
         say(sentence)
     tell_missing(found)
-    path = write_variants_page(found, out)
-    say(f"page: {path}")
-    return path
+    say(f"page: {page}")
 
 
 def print_leaderboard(result: Comparison) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -18,6 +18,7 @@ from plures.wording import counted
 if TYPE_CHECKING:
     from plures.app import Study, StudyFolder, StudySource, Variant
     from plures.app.several import VariantRun
+    from plures.study.variants import Variants
 
 
 def print_study(
@@ -72,38 +73,31 @@ def command_text(words: Sequence[str]) -> str:
 
 def print_all(source: StudySource, out: Path) -> None:
     """Run every study of a file with ``[vary]``, each into a folder of its own, and say what to take where."""
-    from plures.app.several import claim_variants, run_variants
+    from plures.app.several import run_variants
 
-    variants = claim_variants(out, source)
-    said = ", ".join(f"{counted(len(_values(variants, name)), 'value')} of {name}" for name in variants[0].varied)
-    say(f"{counted(len(variants), 'variant')}: {said}")
-    labels = {out / one.folder: one.label for one in variants}
+    run_variants(source, out, run=_run, begin=_begin, end=_end)
 
-    def run(study: Study, folder: Path) -> None:
-        try:
-            print_study(study, folder)
-        except UserError as error:
-            say(f"{labels[folder]} failed: {error}", style="red")
-            raise
 
-    failed = run_variants(variants, out, run=run, begin=_begin)
-    console.rule()
-    print_variants(out)
-    if failed:
-        raise UserError(f"{len(failed)} of {counted(len(variants), 'variant')} failed: {'; '.join(failed)}")
+def _run(one: Variant, folder: Path) -> None:
+    try:
+        print_study(one.study, folder)
+    except UserError as error:
+        say(f"{one.label} failed: {error}", style="red")
+        raise
 
 
 def _begin(now: VariantRun) -> None:
-    left = _left(now.times, now.total - now.index)
-    console.rule(Text(f"variant {now.index + 1} of {now.total}: {now.variant.label}{left}"))
+    one, total = now.variants[now.index], len(now.variants)
+    if not now.index:
+        values = {name: {repr(other.varied[name]) for other in now.variants} for name in one.varied}
+        said = ", ".join(f"{counted(len(each), 'value')} of {name}" for name, each in values.items())
+        say(f"{counted(total, 'variant')}: {said}")
+    console.rule(Text(f"variant {now.index + 1} of {total}: {one.label}{_left(now.times, total - now.index)}"))
 
 
-def _values(variants: Sequence[Variant], name: str) -> list[Any]:
-    found: list[Any] = []
-    for one in variants:
-        if one.varied[name] not in found:
-            found.append(one.varied[name])
-    return found
+def _end(found: Variants, page: Path) -> None:
+    console.rule()
+    print_variants(found, page)
 
 
 def _left(times: Sequence[float], number: int) -> str:

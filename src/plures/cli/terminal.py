@@ -26,9 +26,9 @@ def say(text: str, style: str | None = None) -> None:
     console.print(Text(text, style=style or ""), soft_wrap=True)
 
 
-def tell_notes(federation: Federation, *more: str) -> None:
-    """Print the warnings that the data carry, and more."""
-    for note in (*federation.notes, *more):
+def tell_notes(federation: Federation | None, *more: str) -> None:
+    """Print the warnings that the data carry, if any are at hand, and more."""
+    for note in (*(federation.notes if federation else ()), *more):
         say(f"warning: {note}", style="yellow")
 
 
@@ -76,26 +76,21 @@ EVERY = {
 """What has a row in a table of this name."""
 
 
-def show_advice(advice: Advice, folder: Path | None, *more: str, beside: Federation | None = None) -> None:
-    """Print the tables, the sentences and what ``more`` there is to say; write files and pictures into a folder, if any.
-
-    With the federation ``beside`` it, it is said whether ``plures advise`` comes to another answer, and why.
-    """
-    from plures.advise.family_advice import disagreement_with_families
-    from plures.report.advice_tables import advice_tables
+def show_advice(advice: Advice, folder: Path | None, *more: str, norm: str = "share") -> None:
+    """Print the tables, the sentences, what ``more`` there is to say, and the files and pictures that a folder has, if any."""
+    from plures.advise.advice_tables import advice_tables
+    from plures.wrap.norms import norm_said
 
     for part in advice_tables(advice):
         console.print(part, style="dim" if isinstance(part, str) else "")
-    other = None if beside is None else disagreement_with_families(advice, beside)
-    for line in (*advice.sentences, *([] if other is None else [other]), *advice.remarks, *more):
+    other = [advice.otherwise] if advice.otherwise else []
+    norms = [] if norm == "share" else [norm_said(norm)]
+    for line in (*advice.sentences, *other, *advice.remarks, *more, *norms):
         say(line)
     if folder is not None:
-        from plures.report.advice_figures import draw_advice  # matplotlib: loaded late, so that commands start fast
-
-        files = advice.save(folder)
-        for picture in draw_advice(advice, folder):
-            say(f"picture: {picture}")
-        words = [f"every {EVERY[name]}: {file}" for name, file in zip(advice.tables, files, strict=False)]
+        for name in advice.figures:
+            say(f"picture: {folder / name}.png")
+        words = [f"every {EVERY[name]}: {folder / name}.csv" for name in advice.tables]
         say("; ".join([*words, f"all of it: {folder / advice.SUMMARY}"]))
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from plures.advise.fusion import FusedModels
 from plures.report.figures import COLORS, legend_below, panels, plain
 from plures.solvers import AlphaInterval, certified_interval
 from plures.solvers import ClusterPath as Solutions
@@ -26,19 +25,6 @@ MOST_CLIENTS = 300
 """Clients up to which the certified interval of every partition is worked out, and bands are drawn: thinner ones are not seen."""
 
 Tables = Mapping[str, pl.DataFrame]
-
-
-def fusion_figures(fusion: FusedModels) -> dict[str, Any]:
-    """The path of a fused federation: models, numbers of clusters, and who goes where; nothing without a path."""
-    fitted = fusion.fitted
-    if fitted.path is None:
-        return {}
-    known = fusion.group if fusion.group is not None else fitted.label
-    steps, parts = path_tables(fitted.path, fitted.consensus.model, np.asarray(known))
-    what = "cluster chosen" if fusion.group is None else "planted group"
-    tables = {"path": steps, "partitions": parts}
-    drawn = {"path": draw_path(tables, what), "clusters": draw_clusters(tables)}
-    return drawn if fitted.clients.num > MOST_CLIENTS else {**drawn, "bands": draw_bands(tables, what)}
 
 
 def path_tables(

@@ -14,11 +14,11 @@ import polars as pl
 from rich.table import Table
 from rich.text import Text
 
-from plures.report.page import fill_page
+from plures.report.page import fill_page, write_page
 from plures.report.page_data import method_look
 from plures.report.terminal import FOLDED, NUMBER, number, plain_table
 from plures.study.comparison import ALONE, GLOBAL, KNOWING, UNSOUND
-from plures.study.disk.layout import PAGE, RESOLVED
+from plures.study.disk.layout import PAGE, RESOLVED, VARIANTS_CSV, VARIANTS_TABLE
 from plures.study.variants import Variants
 from plures.wording import counted
 
@@ -49,6 +49,16 @@ def _advice_rows(found: Variants) -> list[dict[str, Any]]:
         said = {"variant": label, "take": told.advice or "none", "metric": one.result.metric}
         rows.append({**said, "half": half, "digits": one.result.digits, **means})
     return rows
+
+
+def write_variants(found: Variants, path: str | Path | None = None) -> Path:
+    """The table of all studies and their page, which leads to those of each; returns where the page is."""
+    for one in found.studies.values():
+        if not (one.folder / PAGE).exists():
+            write_page(one)
+    found.table.write_csv(found.folder / VARIANTS_CSV)
+    found.table.write_parquet(found.folder / VARIANTS_TABLE)
+    return write_variants_page(found, path)
 
 
 def write_variants_page(found: Variants, path: str | Path | None = None) -> Path:

@@ -173,6 +173,7 @@ def plan_sweep(
     plan: Plan = Plan(),
     norm: str = "share",
     budget: Budget = Budget(),
+    asked: str = "",
     **running: Any,
 ) -> Sweep:
     """A sweep with every mistake found that can be found before the first run."""
@@ -204,6 +205,7 @@ def plan_sweep(
         running=running,
         costs={one.label: cost for one, (_, cost) in made.items()},
         left_out=tuple(left_out),
+        asked=asked,
     )
 
 

@@ -135,7 +135,7 @@ def read_index(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
     )
 
 
-def read_variants(folder: str | Path) -> Variants:
+def open_variants(folder: str | Path) -> Variants:
     """The studies in a folder that a file with ``[vary]`` made; those that cannot be read are said to be missing."""
     folder = Path(folder)
     studies, missing = dict[str, SavedStudy](), list[str]()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,11 @@ from plures.advise.families import DECISIONS, ENDS, FAMILIES
 from plures.advise.family_advice import MARGIN, FamilyAdvice
 from plures.advise.fusion import FusedModels
 from plures.advise.tradeoff import Tradeoff
+from plures.advise.tradeoff_figures import tradeoff_figures
 from plures.advise.worth import Worth
 from plures.advise.worth_wording import strength_of
-from plures.report.figures import COLORS, panels, plain, save_figures
-from plures.report.fusion_figures import fusion_figures
-from plures.report.tradeoff_figures import tradeoff_figures
+from plures.report.figures import COLORS, panels, plain
+from plures.report.fusion_figures import MOST_CLIENTS, draw_bands, draw_clusters, draw_path, path_tables
 
 END_LOOKS = {"alone": (COLORS[2], "-."), "global": (COLORS[3], ":")}
 DECISION_COLORS = dict(zip(DECISIONS, (COLORS[7], COLORS[0], COLORS[1], COLORS[3]), strict=True))
@@ -28,8 +27,8 @@ FEW = 10
 """Up to so many clients are named."""
 
 
-def draw_advice(advice: Advice, folder: Path) -> list[Path]:
-    """The pictures of any advice, as files."""
+def advice_figures(advice: Advice) -> dict[str, Any]:
+    """The pictures of any advice, by name."""
     drawn: dict[type[Advice], Callable[[Any], dict[str, Any]]] = {
         FamilyAdvice: lambda found: {"advice": families_figure(found)},
         Worth: lambda found: {"worth": worth_figure(found)},
@@ -37,7 +36,7 @@ def draw_advice(advice: Advice, folder: Path) -> list[Path]:
         FusedModels: fusion_figures,
         Tradeoff: tradeoff_figures,
     }
-    return save_figures(drawn[type(advice)](advice), folder)
+    return drawn[type(advice)](advice)
 
 
 def families_figure(advice: FamilyAdvice) -> Any:
@@ -129,6 +128,19 @@ def _gains(axis: Any, worth: Worth) -> None:
         axis.set_xticks([tick for tick in MaxNLocator(integer=True).tick_values(1, num) if 1 <= tick <= num])
     title = f"Who gains with {strength_of(worth)}"
     plain(axis, x="clients, sorted by their gain over training alone", y="test loss saved", title=title)
+
+
+def fusion_figures(fusion: FusedModels) -> dict[str, Any]:
+    """The path of a fused federation: models, numbers of clusters, and who goes where; nothing without a path."""
+    fitted = fusion.fitted
+    if fitted.path is None:
+        return {}
+    known = fusion.group if fusion.group is not None else fitted.label
+    steps, parts = path_tables(fitted.path, fitted.consensus.model, np.asarray(known))
+    what = "cluster chosen" if fusion.group is None else "planted group"
+    tables = {"path": steps, "partitions": parts}
+    drawn = {"path": draw_path(tables, what), "clusters": draw_clusters(tables)}
+    return drawn if fitted.clients.num > MOST_CLIENTS else {**drawn, "bands": draw_bands(tables, what)}
 
 
 def decisions_figure(result: Decisions) -> Any:
