@@ -307,7 +307,9 @@ def main() -> None:
     parts = [range(first, first + NULL_DRAWS // 8) for first in range(0, NULL_DRAWS, NULL_DRAWS // 8)]
     nulls = {number: [pool.submit(false_clear, number, part) for part in parts] for number in numbers}
     # What is reported comes first.
-    jobs = {pool.submit(judge, name, tuple(given.methods)): name for name in sorted(names, key=half_of, reverse=True)}
+    jobs = {
+        pool.submit(judge, name, tuple(given.methods)): name for name in sorted(names, key=half_of, reverse=True)
+    }
     try:
         for job in as_completed(jobs, timeout=60 * given.minutes):
             try:

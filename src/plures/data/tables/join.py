@@ -68,11 +68,14 @@ def _count_once(table: Table) -> Table:
     chance is not meant: then some are there once.
     """
 
+    import polars as pl
+
     copies = table.frame.with_row_index(INDEX).group_by(table.frame.columns, maintain_order=True).agg(INDEX)
     times = math.gcd(*copies[INDEX].list.len().to_list())
     if times < 2 or copies.height < FEW_ROWS:
         return table
-    kept = copies[INDEX].list.head(copies[INDEX].list.len() // times).explode().sort().to_numpy()
+    rows = pl.col(INDEX).list
+    kept = copies.select(rows.head(rows.len() // times)).to_series().explode().sort().to_numpy()
     places = RowPlaces([np.concatenate(table.places.numbers)[kept]])
     note = f"every row is there {times} times; it counts once"
     return table._replace(frame=table.frame[kept], places=places, notes=(*table.notes, note))
