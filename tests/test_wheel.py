@@ -1,8 +1,11 @@
 """The wheel alone: built, installed into an empty folder, and used without the checkout."""
 
+import ast
+import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -54,6 +57,31 @@ def plures(wheel, tmp_path_factory):
         return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
     return run
+
+
+def imported_by(path):
+    """The names of the packages that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (one.name.partition(".")[0] for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def test_all_that_is_imported_is_a_dependency_or_an_extra():
+    """The run below borrows this environment's libraries, which has more than those the wheel asks for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [
+        *project["dependencies"],
+        *(one for extra in ("tensorboard", "mlflow") for one in project["optional-dependencies"][extra]),
+    ]
+    known = {re.match(r"[A-Za-z0-9-]+", one).group() for one in asked}
+    used = {name for path in (ROOT / "src").rglob("*.py") for name in imported_by(path)} - set(
+        sys.stdlib_module_names
+    )
+
+    renamed = {"sklearn": "scikit-learn", "mlflow": "mlflow-skinny"}
+    assert {renamed.get(name, name) for name in used} - known == {"plures", "papers"}
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
