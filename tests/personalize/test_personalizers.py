@@ -137,11 +137,11 @@ def expected_loss(seed, plan, *, epochs):
 
 @pytest.mark.parametrize(("rows", "steps"), [([2.0, 2.0], 3), ([], 0)], ids=["two rows", "no rows"])
 def test_ditto_makes_a_newcomer_a_model_by_its_own_rule(rows, steps):
-    """From the shared point 0, descent on (v - 2)^2 / 2 + (lam / 2) v^2 by steps of 0.5."""
+    """From the shared point 0, descent on (v - 2)^2 / 2 + (lam / 2) v^2 by steps of lr / (1 + lr lam) = 0.4."""
     method = ditto(MODEL, plan=HALF, lam=0.5, newcomer_epochs=3)
     expected = 0.0
     for _ in range(steps):
-        expected -= 0.5 * ((expected - 2.0) + 0.5 * expected)
+        expected -= 0.4 * ((expected - 2.0) + 0.5 * expected)
 
     shared, data = Weights({"point": jnp.array([0.0])}), data_of(rows, [9.0])
     found = method.serve(jax.random.key(0), shared, method.join(jax.random.key(0), shared), data)
@@ -156,7 +156,7 @@ def test_ditto_serves_a_client_that_trained_what_it_has():
     _, own, _ = method.train(jax.random.key(0), shared, method.join(jax.random.key(0), shared), data)
     found = method.serve(jax.random.key(0), shared, own, data)
 
-    assert float(found.params["point"][0]) == pytest.approx(1.0)
+    assert float(found.params["point"][0]) == pytest.approx(0.4 * 2.0)
 
 
 @pytest.mark.parametrize(
