@@ -1,6 +1,7 @@
 """Heavy tails are drawn in by a rule that can be undone, learned from the training rows of seen clients alone."""
 
 import numpy as np
+import polars as pl
 import pytest
 
 from plures.data.tables import TableOptions, inspect_own, read_own
@@ -106,3 +107,17 @@ def test_arrays_are_tamed_too_and_say_so(tmp_path):
 def test_another_way_is_refused(table):
     with pytest.raises(UnknownChoice, match="keep, tame"):
         read_own(table(), TableOptions(**OPTIONS, tails="clip"))
+
+
+def test_many_columns_with_tails_have_one_note(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {f"x{j}": np.where(np.arange(200) == 7 * j, 50.0, rng.normal(size=200)) for j in range(8)}
+    frame = pl.DataFrame({"who": [f"c{i % 4}" for i in range(200)], **columns, "y": rng.normal(size=200)})
+    frame.write_parquet(tmp_path / "t.parquet")
+
+    found = inspect_own(
+        tmp_path / "t.parquet", TableOptions(client="who", target="y", hold_out=0, shares=(1.0, 0.0, 0.0))
+    )
+
+    (note,) = [note for note in found.notes if "deviations" in note]
+    assert note.startswith("columns 'x0', 'x1', 'x2', 'x3', 'x4' and 3 more: 8 training values beyond 5 deviations")

@@ -18,7 +18,7 @@ from plures.data.tables.columns import TypedColumns, code_levels
 from plures.data.tables.examination import Inputs
 from plures.data.tables.layout import TableLayout
 from plures.data.tails import tamed_note
-from plures.wording import counted, shown
+from plures.wording import counted, listed, shown
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,6 +35,7 @@ class Encoder(NamedTuple):
     notes: list[str]
     fill: Callable[[NDArray[np.float32]], None]
     levels: tuple[str, ...] = ()
+    tail: NDArray[np.float64] = np.zeros(0)  # standardized training values that are tamed
 
 
 def encode(found: TypedColumns, layout: TableLayout, *, knee: float = np.inf) -> Inputs:
@@ -56,6 +57,10 @@ def encode(found: TypedColumns, layout: TableLayout, *, knee: float = np.inf) ->
         return x
 
     notes = tuple(note for encoder in encoders.values() for note in encoder.notes)
+    tails = {name: one.tail for name, one in encoders.items() if len(one.tail)}
+    if tails:
+        what = f"{'column' if len(tails) == 1 else 'columns'} {listed([repr(name) for name in tails])}"
+        notes += tamed_note(what, np.concatenate(list(tails.values())), knee)
     return Inputs(make=make, names=names, levels={name: one.levels for name, one in encoders.items()}, notes=notes)
 
 
@@ -86,7 +91,7 @@ def _fit_number(column: pl.Series, layout: TableLayout, *, knee: float) -> Encod
     notes = _missing_note(name, missing, use, "set to 0 (the mean)" if scale is not as_is else "set to 0")
     if np.nanmin(values[use]) == np.nanmax(values[use]):
         notes.append(f"column '{name}' has the same value in all {SEEN}")
-    notes += tamed_note(f"column '{name}'", scale.standardize(values[use][:, None]), scale.knee)
+    far = np.abs(scale.standardize(values[use][:, None])[:, 0])
 
     def fill(out: NDArray[np.float32]) -> None:
         values = numbers_of(column)[layout.rows]
@@ -94,7 +99,7 @@ def _fit_number(column: pl.Series, layout: TableLayout, *, knee: float) -> Encod
         if marked:
             out[:, 1] = np.isnan(values)
 
-    return Encoder([name, f"{name} (missing)"][: 1 + marked], notes, fill)
+    return Encoder([name, f"{name} (missing)"][: 1 + marked], notes, fill, tail=far[far > scale.knee])
 
 
 def _fit_category(column: pl.Series, layout: TableLayout) -> Encoder:
