@@ -40,7 +40,7 @@ test: $(READY)  ## Run the test suite (what CI runs)
 # With METHOD=ditto: the contract of that method and its own tests.
 CORE := errors types tree keys registry wording method local
 QUICK_TESTS := $(if $(METHOD),\
-  $(wildcard tests/methods/test_$(METHOD).py tests/methods/*/test_$(METHOD).py tests/personalize/test_$(METHOD).py) \
+  $(wildcard tests/methods/test_*$(METHOD)*.py tests/methods/*/test_*$(METHOD)*.py tests/personalize/test_*$(METHOD)*.py) \
   $(wildcard src/plures/methods/$(METHOD).py src/plures/methods/*/$(METHOD).py src/plures/personalize/$(METHOD).py),\
   tests/test_layers.py tests/test_structure.py tests/test_errors.py tests/test_registry.py $(CORE:%=src/plures/%.py) \
   tests/cli/test_cli.py::test_a_study_file_runs)
