@@ -134,7 +134,7 @@ def main() -> None:
     given = parser.parse_args()
     names = [name for name in STANDARD if given.only in name]
     parts = [tuple(given.methods[first::PARTS]) for first in range(PARTS)]
-    pool = ProcessPoolExecutor(given.workers, mp_context=get_context("spawn"), max_tasks_per_child=5)
+    pool = ProcessPoolExecutor(given.workers, mp_context=get_context("spawn"))
     jobs = {
         pool.submit(regret.judge, name, (*ENDS, *part), seeds=tuple(given.seeds), references=False): name
         for part in parts

@@ -172,6 +172,8 @@ def judge(
     references: bool = True,
 ) -> dict[str, Any]:
     """What is recommended on a federation, and what every method gets on its test rows."""
+    import jax
+
     import plures
     from plures.advise.family_advice import try_advise
     from plures.builders import build_model, default_model
@@ -196,6 +198,7 @@ def judge(
     found, of_all = recommend(replace(result, clients=result.clients.filter(usual))), recommend(result)
     told = try_advise(seen) if references else None
     rows = {row["method"]: row for row in result.leaderboard.iter_rows(named=True)}
+    jax.clear_caches()  # a worker would keep the programs of all federations
     return {
         "name": name,
         "half": half_of(name),
@@ -309,7 +312,7 @@ def main() -> None:
     given = parser.parse_args()
     names = [name for name in federations() if given.only in name and given.half in (None, half_of(name))]
     rows, began = dict[str, Any](), time.monotonic()
-    pool = ProcessPoolExecutor(given.workers, mp_context=get_context("spawn"), max_tasks_per_child=5)
+    pool = ProcessPoolExecutor(given.workers, mp_context=get_context("spawn"))
     numbers = () if given.no_null or given.only else NULL_METHODS
     parts = [range(first, first + NULL_DRAWS // 8) for first in range(0, NULL_DRAWS, NULL_DRAWS // 8)]
     nulls = {number: [pool.submit(false_clear, number, part) for part in parts] for number in numbers}
