@@ -7,7 +7,6 @@ too and a client with no rows does nothing. Batch-norm statistics and dropout ke
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -35,12 +34,19 @@ class Descent(NamedTuple):
 
 
 def sgd(
-    key: Key, weights: Weights, data: Data, plan: Plan, loss: Loss, *, adjust: Adjust | None = None
+    key: Key,
+    weights: Weights,
+    data: Data,
+    plan: Plan,
+    loss: Loss,
+    *,
+    adjust: Adjust | None = None,
+    then: Callable[[Tree], Tree] | None = None,
 ) -> tuple[Weights, Info]:
     """The weights after ``plan`` on the client's training rows, and the mean training loss on the way."""
     rows = data.train
     total = num_steps(rows, plan)
-    done = descend(key, begin(weights, plan), rows, plan, loss, adjust=adjust, stop=total)
+    done = descend(key, begin(weights, plan), rows, plan, loss, adjust=adjust, then=then, stop=total)
     return done.weights, {"loss": done.loss / jnp.maximum(total, 1), "steps": jnp.asarray(total, jnp.float32)}
 
 
@@ -59,8 +65,9 @@ def descend(
     start: Array | int = 0,
     stop: Array | int,
     adjust: Adjust | None = None,
+    then: Callable[[Tree], Tree] | None = None,
 ) -> Descent:
-    """``descent`` after the steps ``start`` .. ``stop - 1`` of the plan."""
+    """``descent`` after the steps ``start`` .. ``stop - 1`` of the plan; ``then`` moves the params after each."""
     optimizer = plan.optimizer(plan.lr)
     gradient = jax.value_and_grad(of_params(loss), has_aux=True)
     key_rows, key_model = jax.random.split(key)
@@ -78,6 +85,8 @@ def descend(
             grads = adjust(grads, now.weights.params)
         updates, state = optimizer.update(grads, now.optimizer, now.weights.params)
         params = optax.apply_updates(now.weights.params, updates)
+        if then is not None:
+            params = then(params)
         return Descent(Weights(params, stats), state, now.loss + value)
 
     return jax.lax.fori_loop(start, stop, step, descent)
@@ -169,13 +178,13 @@ def near(model: Model, anchor: Weights, lam: Array | float) -> Loss:
     return loss
 
 
-def with_proximal_term(plan: Plan, lam: float) -> Plan:
-    """The plan with a step size for an objective with (lam / 2) |params - anchor|^2 added: lr / (1 + lr lam).
+def drawn_to(anchor: Weights, strength: Array | float) -> Callable[[Tree], Tree]:
+    """The proximal step of (lam / 2) |params - anchor|^2 with strength lr lam: (params + strength anchor) / (1 + strength).
 
-    A gradient step of that size is a step of size lr on the objective alone, explicit, and on the proximal term, implicit: no
-    strength makes it diverge that would not diverge without the term.
+    After a gradient step on the objective alone it comes to a gradient step of lr / (1 + lr lam) on the sum of both, so that no
+    strength makes steps diverge that would not diverge without the term.
     """
-    return replace(plan, lr=plan.lr / (1.0 + plan.lr * lam))
+    return lambda params: tree.scale(1.0 / (1.0 + strength), tree.step(params, strength, anchor.params))
 
 
 def per_example_gradients(model: Model, key: Key, weights: Weights, batch: Batch) -> Tree:

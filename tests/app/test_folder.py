@@ -250,3 +250,16 @@ def test_running_knows_no_name_of_a_file():
 def test_a_model_of_a_run_that_is_not_there_is_refused(study, method, seed, said):
     with pytest.raises(UserError, match=said):
         study.model(method, 0, seed=seed)
+
+
+def test_a_comparison_that_is_refused_leaves_the_folder_as_it_was(tmp_path):
+    """The step sizes that it found are no longer those of the runs that lie there."""
+    federation = plures.data.load("linear_clusters", num_clients=4, rows=20)
+    settings = {"seeds": [0], "references": False}
+    plures.compare(["fedavg", "local_only"], federation, rounds=2, out=tmp_path, **settings)
+    chosen = (tmp_path / "tuning" / "chosen.json").read_text()
+
+    with pytest.raises(plures.errors.UserError):
+        plures.compare(["fedavg", "local_only"], federation, rounds=3, out=tmp_path, **settings)
+
+    assert (tmp_path / "tuning" / "chosen.json").read_text() == chosen

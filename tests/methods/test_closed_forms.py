@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import optax
 import pytest
 
 from plures import run
@@ -81,6 +82,16 @@ def test_a_step_that_suits_the_loss_suits_any_proximal_term():
         result = run(ditto(WORLD.model, plan=EXACT, lam=lam), WORLD.federation, rounds=1)
 
         np.testing.assert_allclose(own_points(result), local_means(WORLD.federation) / (1 + lam), atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", [optax.sgd, optax.adam])
+def test_a_huge_proximal_term_serves_the_shared_model_with_any_optimizer(optimizer):
+    plan = Plan(batch=None, lr=0.1, epochs=3, optimizer=optimizer)
+
+    result = run(ditto(WORLD.model, plan=plan, lam=1e6), WORLD.federation, rounds=30)
+    before = run(fedavg(WORLD.model, plan=plan), WORLD.federation, rounds=29)
+
+    np.testing.assert_allclose(own_points(result), np.tile(server_point(before), (4, 1)), atol=1e-3)
 
 
 def test_dittos_own_models_lie_between_own_and_shared_optimum():

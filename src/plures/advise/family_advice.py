@@ -39,9 +39,8 @@ MARGIN = 0.005
 """The share of a simpler family's error that a richer one has to save."""
 WORTH_IT = 0.02
 """A richer family that may save as much as this is not ruled out."""
-FEW = 10
+FEW, LEVEL = 10, 0.95
 """With fewer clients, intervals are about these clients: they come from rows, not from how clients differ."""
-LEVEL = 0.95
 FOUND_AGAIN = 0.5
 """ModelClusters count where the Rand index, corrected for chance, of those of a fold with those of all rows is this large."""
 MOST_WEIGHT = 30.0
@@ -262,7 +261,8 @@ class FamilyAdvice(Advice):
     @property
     def study(self) -> Study | None:
         """The study that tells the families apart; None where no text names the data."""
-        return self.asked and self.asked.model_copy(update={"methods": self.methods, "model": self.model})
+        own = {"methods": self.methods, **({} if self.model is None else {"model": self.model})}
+        return self.asked and self.asked.model_copy(update=own)
 
     def save(self, folder: str | Path) -> list[Path]:
         """The tables, the summary, the picture, and the study that tells, as a file for ``plures run``."""

@@ -79,6 +79,7 @@ def run_study(
     steps, tuned = find_steps(prepared, out, listener)
     methods, chosen = dict(prepared.methods), dict[str, tuple[str, float]]()
     if steps is not None:
+        steps.keep()
         methods, chosen = steps.methods(), steps.now
     elif tuned is not None:
         methods, chosen = dict(tuned.built), dict(tuned.chosen)
@@ -238,6 +239,8 @@ def compare(
     )
     if planned.folder is not None:
         _keep(planned.folder, values)
+        if steps is not None:
+            steps.keep()
     result = grid.run_grid(
         planned if steps is None else replace(planned, again=steps.again), progress=progress, track=track
     )

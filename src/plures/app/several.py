@@ -42,16 +42,18 @@ def run_variants(
     end. ``run`` runs one, ``begin`` hears that one begins, and ``end`` has what all came to and its page.
     """
     source, out = file if isinstance(file, StudySource) else read_source(Path(file)), Path(out)
-    variants, failed, times = claim_variants(out, source), list[str](), list[float]()
+    variants, failed, times = claim_variants(out, source), dict[str, UserError](), list[float]()
     for index, one in enumerate(variants):
         begin(VariantRun(variants, index, times))
         began, before = time.monotonic(), layout.count_finished(out / one.folder)
         try:
             run(one, out / one.folder)
-        except UserError:
-            failed.append(one.label)
+        except UserError as error:
+            failed[one.label] = error
         if layout.count_finished(out / one.folder) > before:
             times.append(time.monotonic() - began)
+    if len(failed) == len(variants) and not any(layout.count_finished(out / one.folder) for one in variants):
+        raise next(iter(failed.values()))
     found = open_variants(out)
     end(found, write_variants(found))
     if failed:

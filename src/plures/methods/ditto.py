@@ -1,10 +1,10 @@
 """Ditto: a personal model held near a jointly trained one.
 
     shared  w    minimizes  sum_k m_k L_k(w)                     (as FedAvg)
-    own     v_k  minimizes  L_k(v_k) + (lam / 2) |v_k - w|^2,   by steps of size lr / (1 + lr lam)
+    own     v_k  minimizes  L_k(v_k) + (lam / 2) |v_k - w|^2,   by steps on L_k and proximal steps towards w
 
-The paper steps with lr. What suits L_k alone is then too long, and the own model swings around w: on digits of 4 rotations,
-with lam = 1 and the step that FedAvg is best with, 29 % are right; with this step 89 %.
+The paper takes gradient steps on the sum. What suits L_k alone is then too long, and the own model swings around w: on digits
+of 4 rotations, with lam = 1 and the step that FedAvg is best with, 29 % are right; with proximal steps 89 %.
 
 A client that took part in no round (one never seen, say) has no own model. When it is served it makes one of the shared
 model by the same rule, for ``newcomer_epochs`` on the rows it brings; with none it gets the shared model.
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from plures.aggregate.averaging import Averaging
 from plures.errors import require, require_least
-from plures.local import begin, descend, near, num_steps, sgd, with_proximal_term
+from plures.local import begin, descend, drawn_to, num_steps, objective, sgd
 from plures.method import Method
 from plures.methods.fedavg import fedavg
 from plures.methods.local_only import OwnModel
@@ -55,8 +55,7 @@ def ditto(
     require(not untraced(lam) or lam >= 0, "lam", lam, "0 or more")
     require_least(0, newcomer_epochs=newcomer_epochs)
     base = fedavg(model, plan=plan, averaging=averaging)
-    own_plan = with_proximal_term(plan, lam)
-    welcome = replace(own_plan, epochs=newcomer_epochs, steps=None)
+    welcome = replace(plan, epochs=newcomer_epochs, steps=None)
 
     def join(key: Key, first: Weights) -> OwnModel:
         return OwnModel(first, jnp.asarray(False))
@@ -64,11 +63,14 @@ def ditto(
     def train(key: Key, shared: Weights, own: OwnModel, data: Data) -> tuple[Weights, OwnModel, Info]:
         key_shared, key_own = jax.random.split(key)
         upload, _, info = base.train(key_shared, shared, (), data)
-        weights, more = sgd(key_own, own.weights, data, own_plan, near(model, shared, lam))
+        weights, more = sgd(
+            key_own, own.weights, data, plan, objective(model), then=drawn_to(shared, plan.lr * lam)
+        )
         return upload, OwnModel(weights, jnp.asarray(True)), {**info, "steps": info["steps"] + more["steps"]}
 
     def serve(key: Key, shared: Weights, own: OwnModel, data: Data) -> Weights:
-        steps, loss = jnp.where(own.trained, 0, num_steps(data.train, welcome)), near(model, shared, lam)
-        return descend(key, begin(own.weights, welcome), data.train, welcome, loss, stop=steps).weights
+        steps, near = jnp.where(own.trained, 0, num_steps(data.train, welcome)), drawn_to(shared, plan.lr * lam)
+        first = begin(own.weights, welcome)
+        return descend(key, first, data.train, welcome, objective(model), then=near, stop=steps).weights
 
     return replace(base, train=train, join=join, serve=serve)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from plures import tree
 from plures.aggregate.averaging import Averaging
 from plures.errors import require
-from plures.local import near, sgd, with_proximal_term
+from plures.local import drawn_to, objective, sgd
 from plures.method import Method
 from plures.methods.fedavg import fedavg
 from plures.registry import Limit, method
@@ -32,13 +32,13 @@ def fedprox(model: Model, *, plan: Plan = Plan(), lam: float = 0.1, averaging: A
     Args:
         plan: How clients train locally.
         lam: Strength of the proximal term, in the unit of curvature: 0 is plain FedAvg, a large one hardly lets
-            clients move. Steps are lr / (1 + lr lam), so that no strength makes them diverge.
+            clients move. Its steps are proximal ones, so that no strength makes them diverge.
     """
     require(not untraced(lam) or lam >= 0, "lam", lam, "0 or more")
-    base, own_plan = fedavg(model, plan=plan, averaging=averaging), with_proximal_term(plan, lam)
+    base = fedavg(model, plan=plan, averaging=averaging)
 
     def train(key: Key, shared: Weights, private: Tree, data: Data) -> tuple[Weights, Tree, Info]:
-        own, info = sgd(key, shared, data, own_plan, near(model, shared, lam))
+        own, info = sgd(key, shared, data, plan, objective(model), then=drawn_to(shared, plan.lr * lam))
         return tree.subtract(own, shared), private, info
 
     return replace(base, train=train)

@@ -41,7 +41,7 @@ Twice as far is close enough where noise alone could make the difference.
 LOSS, AHEAD, LITTLE = 0.02, 0.01, 0.001
 """Shares of the score's range: a client is worse off that loses more; a reference that is better by more is told of, the trivial one soon."""
 
-BOUNDED = ("accuracy", "auc")
+BOUNDED, ERRORS = ("accuracy", "auc"), ("rmse", "mae")
 ENDS = {GLOBAL: "one model for all", ALONE: "training alone"}
 FEW_SEEDS, FEW_CLIENTS = 3, 8
 
@@ -261,8 +261,7 @@ class _Words:
     def first(self) -> str:
         """What to take, how well it does, and how it stands against the two ends."""
         low, high = simultaneous(self.row, len(self.choice.sound), self._clients)
-        # Accuracies lie between 0 and 1, and errors that are no losses have no sign.
-        low = low if self.result.metric == "loss" else max(low, 0.0)
+        low = max(low, 0.0) if self.result.metric in (*BOUNDED, *ERRORS) else low
         high = min(high, 1.0) if self.result.metric in BOUNDED else high
         interval = f" ({self._said(low)} to {self._said(high)})" if np.isfinite(low) else ""
         score = f"mean test {self.result.metric} {self._said(self.row['mean'])}{interval}"

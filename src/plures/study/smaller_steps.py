@@ -33,12 +33,12 @@ Again: TypeAlias = Callable[[str], tuple[Method, float] | None]
 def broke_down(tables: RunTables, start: float = np.inf) -> bool:
     """Whether an honest client got a model whose loss is no finite number, or all a far larger one than at the start.
 
-    Valid rows tell; where nobody has any, test rows do.
+    Valid rows tell; of a client without any test rows do.
     """
-    clients = honest_of(tables.clients)
-    split = "valid" if (clients["valid_rows"] > 0).any() else "test"
-    scored = clients.filter(pl.col(f"{split}_rows") > 0)
-    loss = scored[score_column("loss", split=split)].cast(pl.Float64).fill_null(np.nan).to_numpy()
+    valid, test = (pl.col(score_column("loss", split=split)).cast(pl.Float64) for split in ("valid", "test"))
+    scored = honest_of(tables.clients).filter((pl.col("valid_rows") > 0) | (pl.col("test_rows") > 0))
+    told = scored.select(pl.when(pl.col("valid_rows") > 0).then(valid).otherwise(test).alias("loss"))
+    loss = told["loss"].fill_null(np.nan).to_numpy()
     return not np.isfinite(loss).all() or bool(len(loss) and start > 0 and loss.mean() > WORSE * start)
 
 

@@ -64,15 +64,16 @@ def join_files(files: Files, text: Collection[str], errors: list[UserError]) -> 
 def _count_once(table: Table) -> Table:
     """The table with one copy of each row, if all of its rows are there equally often; else as it is.
 
-    Copies would be dealt to training and to test rows, and models judged by rows that they have seen. That rows are alike by
-    chance is not meant: then some are there once.
+    Copies would be dealt to training and to test rows, and models judged by rows that they have seen. Rows that are alike by
+    chance, or by design, are not meant: then some are there once, or no column tells most of them apart.
     """
 
     import polars as pl
 
     copies = table.frame.with_row_index(INDEX).group_by(table.frame.columns, maintain_order=True).agg(INDEX)
     times = math.gcd(*copies[INDEX].list.len().to_list())
-    if times < 2 or copies.height < FEW_ROWS:
+    most = max(table.frame[name].n_unique() for name in table.frame.columns) if times > 1 else 0
+    if times < 2 or copies.height < FEW_ROWS or 2 * most < copies.height:
         return table
     rows = pl.col(INDEX).list
     kept = copies.select(rows.head(rows.len() // times)).to_series().explode().sort().to_numpy()

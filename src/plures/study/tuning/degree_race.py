@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from plures.errors import UserError
-from plures.study.sweep import SweptOption, SweptValue, find_swept_option, number_text, parts_of
+from plures.errors import BadFile, UserError
+from plures.study.sweep import SweptOption, SweptValue, number_text, parts_of
 from plures.study.tuning.outcomes import Outcome
 
 LEAST_ROUNDS = 20
@@ -29,14 +29,19 @@ Play = Callable[[SweptOption, SweptValue, int], Outcome]
 
 
 def raced_option(text: str) -> SweptOption | None:
-    """The option to race of a method by its text: a positive number that the text leaves at its default; None without one."""
-    if not any(one.entry.degree for one in parts_of(text)):
-        return None
-    degree = find_swept_option(text)
+    """The option to race of a method by its text: the last positive number that it leaves at its default; None without one."""
+    parts = enumerate(parts_of(text))
+    declared = [SweptOption(text, index, one, one.entry.degree) for index, one in parts if one.entry.degree]
+    return next(filter(_is_left, reversed(declared)), None)
+
+
+def _is_left(degree: SweptOption) -> bool:
+    """Whether an option is a positive number, and was left at its default."""
     center = degree.center
-    fixed = degree.option in degree.named.options or float not in degree.kinds
     is_number = isinstance(center, int | float) and not isinstance(center, bool)
-    return None if fixed or not is_number or not 0 < center < math.inf else degree
+    return (
+        degree.option not in degree.named.options and float in degree.kinds and is_number and 0 < center < math.inf
+    )
 
 
 def race_degree(text: str, degree: SweptOption, play: Play) -> tuple[str, str]:
@@ -66,6 +71,8 @@ def _outcome(degree: SweptOption, value: float, number: int, play: Play) -> Outc
     """What a value comes to; one that the method refuses has failed."""
     try:
         return play(degree, degree.value_at(value), number)
+    except BadFile:
+        raise
     except UserError as error:
         return Outcome(0, failed=str(error))
 

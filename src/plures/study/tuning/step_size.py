@@ -311,15 +311,16 @@ class FoundSteps:
         file = self.out / layout.TUNING / layout.CHOSEN
         before = layout.read_json(file) if file.exists() else {}
         chosen = {**read_chosen(self.out), **self.now}
-        write_chosen(self.out, {"said": list(self.said), **before, "chosen": chosen, "quartered": self.times})
+        said = {"said": list(self.said)} if self.said else {}
+        write_chosen(self.out, {"said": [], **before, **said, "chosen": chosen, "quartered": self.times})
 
 
 def steps_of(
     found: StepSizes, texts: Sequence[str], build: Callable[[str, float], Method], out: Path | None
 ) -> FoundSteps:
-    """The step sizes that were found, for methods by their texts."""
+    """The step sizes that were found, for methods by their texts; they are kept when ``keep`` is called."""
     chosen = {text: (found.texts.get(text, text), found.of(text)) for text in texts}
-    return _kept(FoundSteps(chosen, quartered(out), build, out, found.said))
+    return FoundSteps(chosen, quartered(out), build, out, found.said)
 
 
 def steps_of_tuned(
