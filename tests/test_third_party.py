@@ -1,5 +1,6 @@
 """Methods of others: from a file, and from an installed package."""
 
+import os
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -282,10 +283,14 @@ def test_commands_that_advise_import_files(name, capsys):
     assert "there is no file nobody.py to import" in capsys.readouterr().err
 
 
-def test_an_edited_file_is_read_again(tmp_path):
+def test_an_edited_file_is_read_again(tmp_path, monkeypatch):
+    """Though it has the same size, and was edited within a second."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     path = write_skeleton("edited_here", tmp_path)
+    os.utime(path, (1e9, 1e9))
     import_file(path)
     path.write_text(path.read_text().replace("lam: float = 0.1", "lam: float = 0.7"))
+    os.utime(path, (1e9, 1e9))
 
     assert import_file(path)[0].options["lam"].default == 0.7
     assert METHODS["edited_here"].options["lam"].default == 0.7

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -260,6 +261,14 @@ IMPORTED = "plures_imported_"
 """How the modules of imported files are called."""
 
 
+class _FromSource(SourceFileLoader):
+    """Reads the file itself: byte code kept of it is told apart by second and size, and an edit may change neither."""
+
+    def path_stats(self, path: Any) -> Any:
+        """Nothing that byte code could be kept by."""
+        raise OSError
+
+
 def import_file(path: Path) -> list[Entry]:
     """Import a Python file, so that what it registers is known; the entries it registered."""
     if not path.is_file():
@@ -271,8 +280,9 @@ def import_file(path: Path) -> list[Entry]:
         for kind in KINDS:
             kind.forget(here)  # what the file registered before it was edited
         spec = spec_from_file_location(name, where)
-        if spec is None or spec.loader is None:
+        if spec is None or not isinstance(spec.loader, SourceFileLoader):
             raise BadFile(f"{path} is not a Python file")
+        spec.loader = _FromSource(name, str(where))
         module = module_from_spec(spec)
         sys.modules[name] = module
         try:
