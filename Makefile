@@ -104,7 +104,7 @@ bench-programs: $(READY)  ## Time step sizes that share a program and write benc
 bench-defaults: $(READY)  ## Score every method with its defaults against the better of two ends; writes benchmarks/defaults.md (slow)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/defaults.py
 
-bench-regret: $(READY)  ## Score recommendations on 70 federations and write benchmarks/regret.md (slow)
+bench-regret: $(READY)  ## Score recommendations on 74 federations and write benchmarks/regret.md (slow)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/regret.py
 
 bench-page: $(READY)  ## Measure the size and the loading time of the report page (needs chromium); writes benchmarks/page.md

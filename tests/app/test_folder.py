@@ -260,6 +260,6 @@ def test_a_comparison_that_is_refused_leaves_the_folder_as_it_was(tmp_path):
     chosen = (tmp_path / "tuning" / "chosen.json").read_text()
 
     with pytest.raises(plures.errors.UserError):
-        plures.compare(["fedavg", "local_only"], federation, rounds=3, out=tmp_path, **settings)
+        plures.compare(["fedavg", "local_only"], federation, rounds=40, out=tmp_path, **settings)
 
     assert (tmp_path / "tuning" / "chosen.json").read_text() == chosen

@@ -67,7 +67,6 @@ def _count_once(table: Table) -> Table:
     Copies would be dealt to training and to test rows, and models judged by rows that they have seen. Rows that are alike by
     chance, or by design, are not meant: then some are there once, or no column tells most of them apart.
     """
-
     import polars as pl
 
     copies = table.frame.with_row_index(INDEX).group_by(table.frame.columns, maintain_order=True).agg(INDEX)

@@ -148,11 +148,9 @@ class _Search:
         for text, degree in raced.items():
 
             def play(degree: SweptOption, value: SweptValue, number: int, text: str = text) -> Outcome:
-                method, place = (
-                    self.setup.build(value.label, sizes.of(text)),
-                    {(degree.index, degree.option): value.value},
-                )
-                trial = Trial(number, value.label, sizes.of(text), {}, method, shape=text, numbers=place)
+                lr, numbers = sizes.of(text), {(degree.index, degree.option): value.value}
+                method = self.setup.build(value.label, lr)
+                trial = Trial(number, value.label, lr, {}, method, shape=text, numbers=numbers)
                 return self.played(trial, f"{degree.option} of {text}", rounds)
 
             texts[text], line = race_degree(text, degree, play)
