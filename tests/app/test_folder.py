@@ -252,7 +252,7 @@ def test_a_model_of_a_run_that_is_not_there_is_refused(study, method, seed, said
         study.model(method, 0, seed=seed)
 
 
-def test_a_comparison_that_is_refused_leaves_the_folder_as_it_was(tmp_path):
+def test_a_comparison_that_is_refused_leaves_the_folder_as_it_was(tmp_path, found_steps):
     """The step sizes that it found are no longer those of the runs that lie there."""
     federation = plures.data.load("linear_clusters", num_clients=4, rows=20)
     settings = {"seeds": [0], "references": False}
