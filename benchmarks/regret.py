@@ -180,6 +180,7 @@ def judge(
     from plures.study.grid import default_methods
     from plures.study.recommendation import Choice, recommend
     from plures.study.references import references_of
+    from plures.study.shortfalls import shortfalls
 
     began = time.process_time()
     seen, unseen = federations()[name]()
@@ -214,6 +215,7 @@ def judge(
         "words": {text: row["against_best"] for text, row in rows.items()},
         "references": dict(result.reference_means),
         "refused": refused,
+        "shortfalls": {one.method: one.said for one in shortfalls(result)},
         "seconds": time.process_time() - began,
     }
 
