@@ -18,6 +18,7 @@ from plures.methods.parts.fedrep import fedrep
 from plures.methods.parts.lg_fedavg import lg_fedavg
 from plures.methods.scaffold import scaffold
 from plures.models.parts import leaves_of_part, parting
+from plures.personalize.finetune import finetune
 from plures.types import Data, Plan, Rows, Weights
 from plures.wrap.private_parts import parted
 
@@ -30,7 +31,7 @@ STEP = Plan(steps=1, batch=None, lr=0.2)
 
 def client(rows=6):
     x = jax.random.normal(jax.random.key(3), (rows, worlds.DIM))
-    y = jnp.arange(rows) % worlds.CLASSES
+    y = jnp.where(x[:, 0] > 0, 1, 0)
     own = Rows(x=x, y=y, start=0, count=rows, capacity=rows)
     return Data(train=own, valid=own)
 
@@ -172,7 +173,7 @@ def test_fedrep_moves_the_head_first_and_then_the_body_under_it():
 def test_fedbabu_never_trains_the_head_and_tunes_what_it_is_told_to():
     data = client()
     for tune, moved in (("all", True), ("head", False)):
-        method = fedbabu(MODEL, plan=STEP, epochs=2, tune=tune)
+        method = fedbabu(MODEL, plan=STEP, tune=tune, epochs=2, select=False)
         kept = method.join(jax.random.key(0), WEIGHTS)
         _, after, _ = method.train(jax.random.key(1), parting(MODEL, "head").sent(WEIGHTS), kept, data)
         served = method.serve(jax.random.key(2), WEIGHTS, after, data)
@@ -180,6 +181,20 @@ def test_fedbabu_never_trains_the_head_and_tunes_what_it_is_told_to():
         np.testing.assert_array_equal(after.own[1], WEIGHTS.params["head"]["kernel"])
         assert bool((served.params["dense_0"]["kernel"] != WEIGHTS.params["dense_0"]["kernel"]).any()) == moved
         assert bool((served.params["head"]["kernel"] != WEIGHTS.params["head"]["kernel"]).any())
+
+
+@pytest.mark.parametrize("select", [True, False])
+def test_fedbabu_is_fine_tuned_as_any_base_is(select):
+    data, key = client(rows=12), jax.random.key(2)
+    method = fedbabu(MODEL, plan=STEP, epochs=3, select=select)
+    body = fedbabu(MODEL, plan=STEP, epochs=0)
+    kept = body.join(jax.random.key(0), WEIGHTS)
+
+    served = method.serve(jax.random.split(key)[1], WEIGHTS, kept, data)
+
+    wanted = finetune(body, epochs=3, select=select).serve(key, WEIGHTS, kept, data)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), served, wanted)
+    assert bool((served.params["head"]["kernel"] != WEIGHTS.params["head"]["kernel"]).any())
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from plures.personalize.dapper import GRID, dapper
 from plures.personalize.finetune import finetune
 from plures.personalize.mapper import mapper
 from plures.types import Plan
+from plures.wrap.fold_tuning import FoldTuning
 
 BASES = ("FedAvg", "Agnostic", "HypCluster")
 PERSONALIZERS = ("initial", "FineTune", "Dapper", "Mapper")
@@ -125,7 +126,7 @@ def personalizers(scale: Scale, federation: Federation) -> dict[str, Callable[[M
     """The ways to serve a base, with the paper's settings: the sets are public, so rows may be shared."""
     search: dict[str, Any] = {"lams": scale.lams, "folds": scale.folds, "epochs": 1, "lr": 0.04}
     found: dict[str, Callable[[Method], Method]] = {
-        "FineTune": lambda base: finetune(base, epochs=5, lr=0.01),
+        "FineTune": lambda base: finetune(base, tuning=FoldTuning(epochs=5, lr=0.01)),
         "Dapper": lambda base: dapper(
             base, source="raw", ratio=5, allow_raw_sharing=True, example=federation.example, **search
         ),

@@ -20,11 +20,11 @@ from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
 from plures.models.linear import density, least_squares, mean, softmax, squared_hinge
 from plures.models.sequence import char_mlp
-from plures.personalize.cross_validation import folds_of
 from plures.personalize.dapper import dapper
 from plures.personalize.finetune import finetune
 from plures.personalize.row_pools import OwnAndPool, public_rows
 from plures.types import Plan, Rows, Weights
+from plures.wrap.cross_validation import folds_of
 
 KEY = jax.random.key(0)
 SIZES = (30, 12, 7, 26)

@@ -13,16 +13,18 @@ from plures.data.worlds import density as worlds_of_symbols
 from plures.data.worlds import mean_estimation
 from plures.engine.clients import layout_of, on_device, rows
 from plures.errors import BadValue, UnknownChoice, Unsupported
+from plures.local import objective
 from plures.methods.ditto import ditto
 from plures.methods.fedavg import fedavg
 from plures.methods.local_only import local_only
 from plures.methods.scaffold import scaffold
 from plures.models.linear import density
 from plures.models.mlp import mlp
-from plures.personalize.finetune import epochs_by_folds, finetune
+from plures.personalize.finetune import finetune
 from plures.personalize.guard import guard
 from plures.personalize.split import split
 from plures.types import Data, Plan, Rows, Weights
+from plures.wrap.fold_tuning import epochs_by_folds
 
 MODEL = mean_estimation(num_clients=2, dim=1).model
 
@@ -84,7 +86,7 @@ def test_epochs_are_chosen_on_rows_that_were_not_trained_on():
     model = density((0,), 8)
     first, plan = Weights({"logits": jnp.zeros(8)}), Plan(batch=None, lr=4.0)
 
-    number = epochs_by_folds(jax.random.key(0), model, first, rows, plan, epochs=5, folds=4)
+    number = epochs_by_folds(jax.random.key(0), model, first, rows, plan, 5, 4, objective(model))
 
     assert int(number) == 0
 

@@ -38,12 +38,12 @@ from plures.errors import Unsupported, require_choice, require_least
 from plures.local import Loss, begin, descend, masked_mean, mean_loss, num_steps, objective, penalty
 from plures.method import Method
 from plures.personalize.base_checks import check_shares, needs_weights
-from plures.personalize.cross_validation import RowFolds, folds_of
 from plures.personalize.mixtures import kind_of, soft_loss
 from plures.personalize.row_pools import OwnAndPool, pool_of, public_rows, with_rows, with_sums
 from plures.registry import Limit, personalizer
 from plures.types import Batch, Data, Drawable, Key, Model, Plan, Rows, Tree, Weights
 from plures.wrap.closing import Survey, cluster_of
+from plures.wrap.cross_validation import RowFolds, folds_of
 
 SOURCES = ("generative", "statistics", "proxy", "raw")
 ROUNDING = 1e-5

@@ -36,12 +36,12 @@ from plures.errors import Unsupported, require_least
 from plures.local import outputs_of
 from plures.method import ALONE, Method, stateless, then
 from plures.personalize.base_checks import check_lam, needs_weights
-from plures.personalize.cross_validation import RowFolds, folds_of
 from plures.personalize.local_models import LocalModel, local_model
 from plures.personalize.mixtures import MixtureEvidence, best_mixture, evidence, kind_of, mixture
 from plures.registry import Limit, personalizer
 from plures.types import Data, Info, Key, Model, Plan, Tree, Weights
 from plures.wrap.closing import surveyed
+from plures.wrap.cross_validation import RowFolds, folds_of
 
 CHOICES = ("shrunk", "global", "per_client")
 GRID = np.linspace(0.0, 1.0, 101)
